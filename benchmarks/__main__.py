@@ -26,6 +26,7 @@ from benchmarks import (
     postgresql,
     publishing,
     runtime,
+    steps,
     store_servers,
 )
 from benchmarks.bench import Bench
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "nats-start": store_servers.run_nats_start,
     "kafka-start": store_servers.run_kafka_start,
     "runtime": runtime.run,
+    "steps": steps.run,
     "buses": buses.run,
 }
 HOURS = frozenset({"buses"})

@@ -22,14 +22,14 @@ Fresh = Callable[[], AbstractContextManager[str]]
 
 def run(bench: Bench) -> Iterator[Row]:
     with bench.fresh_folder() as folder, postgresql(folder) as databases:
-        files = _Files(folder)
+        files = Files(folder)
         for name, fresh in (("SQLite", files.fresh), ("PostgreSQL", databases.fresh)):
             yield _serial_row(bench, name, fresh)
             yield _keys_row(bench, name, fresh)
             yield _idle_row(bench, name, fresh)
 
 
-class _Files:
+class Files:
     """A new SQLite file for every run."""
 
     def __init__(self, folder: Path) -> None:

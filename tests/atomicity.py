@@ -86,6 +86,10 @@ async def _reset(store: EventStore, stage: Stage) -> None:
     await store.reset_event(stage.claims[0].event.id, reason="stuck")
 
 
+async def _cancel(store: EventStore, stage: Stage) -> None:
+    await store.cancel_event(stage.claims[0].event.id, reason="not wanted")
+
+
 STEPS: dict[str, Callable[[EventStore, Stage], Awaitable[None]]] = {
     "PUBLISHED": _publish,
     "PICKED": _claim_the_next,
@@ -97,6 +101,7 @@ STEPS: dict[str, Callable[[EventStore, Stage], Awaitable[None]]] = {
     "ABANDONED": _expire,
     "REQUEUED": _requeue,
     "RESET": _reset,
+    "CANCELLED": _cancel,
 }
 """The step that writes each kind of entry."""
 

@@ -10,13 +10,17 @@ from durabus.errors import (
     DuplicateHandlerError,
     DurabusError,
     EventBusShutdownError,
+    EventCancelled,
+    EventEnded,
     EventFailed,
     EventNotFound,
+    EventNotStored,
     HistoryFullError,
     InvalidEventError,
     InvalidPayloadError,
     LeaseLost,
     LockHeld,
+    NoAnswer,
     NotADeadLetter,
     PayloadDecodeError,
     SchemaError,
@@ -30,8 +34,26 @@ from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.result import HandlerResult, MaxDepthError, Snooze, Success, TransientError, UnrecoverableError
-from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultMode, ResultStatus
+from durabus.model.result import (
+    BatchFailed,
+    HandlerResult,
+    MaxDepthError,
+    Snooze,
+    Success,
+    TransientError,
+    UnrecoverableError,
+)
+from durabus.model.statuses import (
+    Action,
+    Completion,
+    EventMode,
+    EventStatus,
+    HandlerMode,
+    ResultMode,
+    ResultStatus,
+    Takeover,
+)
+from durabus.model.upcasting import upcast
 from durabus.queue.dead_letters import DLQInspector
 from durabus.queue.event_manager import EventHandler, EventManager
 from durabus.queue.event_queue import EventQueue
@@ -40,6 +62,7 @@ from durabus.queue.projections import EventLogProjectionBuilder, ProjectionStatu
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
+from durabus.worker.batch import BatchContext
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Context, SyncContext
 from durabus.worker.steps import StepError
@@ -47,6 +70,8 @@ from durabus.worker.telemetry import Tracing
 
 __all__ = [
     "Action",
+    "BatchContext",
+    "BatchFailed",
     "BreakerPolicy",
     "Clock",
     "Completion",
@@ -62,12 +87,15 @@ __all__ = [
     "Event",
     "EventBus",
     "EventBusShutdownError",
+    "EventCancelled",
+    "EventEnded",
     "EventFailed",
     "EventHandler",
     "EventLogProjectionBuilder",
     "EventManager",
     "EventMode",
     "EventNotFound",
+    "EventNotStored",
     "EventPage",
     "EventQuery",
     "EventQueue",
@@ -87,6 +115,7 @@ __all__ = [
     "ManualClock",
     "MaxDepthError",
     "NewEvent",
+    "NoAnswer",
     "NotADeadLetter",
     "PayloadDecodeError",
     "ProjectionStatus",
@@ -103,6 +132,7 @@ __all__ = [
     "SyncContext",
     "SyncEventBus",
     "SystemClock",
+    "Takeover",
     "Tracing",
     "TransientError",
     "UnknownStoreError",
@@ -110,6 +140,7 @@ __all__ = [
     "UnsupportedByStore",
     "new_event",
     "open_store",
+    "upcast",
 ]
 
 __version__ = "0.1.0"

@@ -22,7 +22,11 @@
     ├── LockHeld                   another holder kept the lock for the whole waiting time
     ├── EventNotFound              no event under this id
     ├── NotADeadLetter             retry of an event that is not in the dead letters
+    ├── EventNotStored             a handler emitted the event, and its attempt did not succeed
     ├── EventFailed                the event whose result was awaited ended in the dead letters
+    ├── EventCancelled             the event whose end was awaited was cancelled
+    ├── EventEnded                 cancel of an event that has ended
+    ├── NoAnswer                   no handler answered a request, or its value could not be stored
     ├── HistoryFullError           the bus holds its maximum of events and may not drop any
     ├── PipelineError              Spark, Java, the jars or the lake are not as the pipeline needs them
     └── EventBusShutdownError      publish or subscribe after shutdown
@@ -162,6 +166,18 @@ class NotADeadLetter(DurabusError):  # noqa: N818  (reads as the sentence it is)
         self.status = status
 
 
+class EventNotStored(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """A handler emitted the event and did not succeed: what it emits is stored together with its success."""
+
+    def __init__(self, event_id: str, event_type: str) -> None:
+        super().__init__(
+            f"this attempt did not store event {event_id} ({event_type}): its handler did not succeed, and a later "
+            "attempt emits it again. To store it at once, await handle.stored() inside the handler, or emit it with "
+            "parent_id=None"
+        )
+        self.event_id = event_id
+
+
 class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
     """The event whose result was awaited ended in the dead letters."""
 
@@ -170,6 +186,33 @@ class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
         self.event_id = event_id
         self.status = status
         self.errors = errors
+
+
+class EventCancelled(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """The event whose end was awaited was cancelled, or it expired before a worker could begin it."""
+
+    def __init__(self, event_id: str, reason: str | None) -> None:
+        super().__init__(f"event {event_id} was cancelled: {reason or 'no reason was recorded'}")
+        self.event_id = event_id
+        self.reason = reason
+
+
+class EventEnded(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """Only an event that is PENDING or PROCESSING can be cancelled."""
+
+    def __init__(self, ref: int | str, status: str) -> None:
+        super().__init__(f"event {ref!r} has ended {status}: there is nothing to cancel")
+        self.ref = ref
+        self.status = status
+
+
+class NoAnswer(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """The event of a request completed without a value: no handler ran, or the store could not keep its value."""
+
+    def __init__(self, event_id: str, reason: str) -> None:
+        super().__init__(f"no answer to request {event_id}: {reason}")
+        self.event_id = event_id
+        self.reason = reason
 
 
 class HistoryFullError(DurabusError):

@@ -70,7 +70,12 @@ SCOPE_OF = {
         ("GET", "/stats"),
         ("GET", "/metrics"),
     ],
-    "admin": [("POST", "/events/1/reset?reason=a"), ("POST", "/dead-letters/requeue"), ("POST", "/dead-letters/purge")],
+    "admin": [
+        ("POST", "/events/1/reset?reason=a"),
+        ("POST", "/events/1/cancel?reason=a"),
+        ("POST", "/dead-letters/requeue"),
+        ("POST", "/dead-letters/purge"),
+    ],
 }
 
 

@@ -327,6 +327,7 @@ async def test_stats_and_metrics_show_the_counts(desk: Desk) -> None:
         "completed": 0,
         "completed_with_errors": 0,
         "failed": 0,
+        "cancelled": 0,
     }
     answer = await desk.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
@@ -14,7 +15,10 @@ from tests.api.support import HERE, Desk, Server
 from durabus import ConfigurationError, LeaseLost, TransientError, UnrecoverableError
 from durabus.client import Client, Job, SyncClient, SyncJob
 from durabus.errors import ApiError, StoreUnavailableError
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.http.schema.events import iso
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
+from durabus.model.statuses import ResultStatus
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +85,36 @@ async def test_claims_are_settled_renewed_and_lost(client: Client, desk: Desk) -
     page = await client.list(status="COMPLETED", tags="t")
     assert [event["id"] for event in page["events"]] == [one.event.id]
     assert len((await client.get(one.event.id, include_logs=True))["logs"]) == 3
+
+
+async def test_an_event_comes_with_its_handlers_and_their_steps(client: Client, desk: Desk) -> None:
+    await client.publish("order", tags=["t"])
+    (claim,) = await client.claim(tags=["t"], limit=1, lease=60)
+    until = await desk.store.now() + 5
+    values = {"charge": '{"value":{"receipt":7}}', "scan": f'{{"value":"{"x" * 5000}"}}', "sleep": str(until)}
+    for name, value in values.items():
+        step = HandlerResult(handler_id=f"order > {name}", status=ResultStatus.KEPT, attempts=1, value_json=value)
+        await desk.store.keep_results([Keep(claim.ref, (step,))])
+    assert "handlers" not in await client.get(claim.event.id)
+    (running,) = (await client.get(claim.event.id, include_results=True))["handlers"]
+    assert (running["handler_id"], running["status"], len(running["steps"])) == ("order", "PROCESSING", 3)
+    done = HandlerResult(handler_id="order", status=ResultStatus.SUCCEEDED, attempts=1, value_json="3")
+    await desk.store.settle_events([Complete(claim.ref, (done,))])
+    shown = await client.get(claim.event.id, include_logs=True, include_results=True)
+    assert len(shown["logs"]) == 2
+    assert shown["handlers"] == [
+        {
+            "handler_id": "order",
+            "status": "SUCCEEDED",
+            "attempts": 1,
+            "value": 3,
+            "steps": [
+                {"name": "charge", "attempts": 1, "value": {"receipt": 7}},
+                {"name": "scan", "attempts": 1, "value_chars": 5002},
+                {"name": "sleep", "attempts": 1, "sleeps_until": iso(until)},
+            ],
+        }
+    ]
 
 
 async def test_a_refusal_is_an_error_that_says_why(client: Client) -> None:
@@ -375,6 +409,8 @@ def test_the_sync_client_has_the_same_verbs(sync_client: SyncClient) -> None:
     assert sync_client.requeue([event.id])[0].generation == 1
     (claim,) = sync_client.claim(tags=["verbs"])
     assert sync_client.reset(event.id, "by hand")["status"] == "PENDING"
+    later = sync_client.publish("job", tags=["later"], delay=60, expires=timedelta(hours=1))
+    assert [one.status for one in sync_client.cancel(later.id, "not wanted", children=True)] == ["CANCELLED"]
     assert sync_client.list(tags="verbs")["total"] == 1
     assert sync_client.get(event.id)["id"] == event.id
     assert sync_client.purge(1) == 0

@@ -29,6 +29,7 @@ BODIES: dict[str, Any] = {
 PARAMETERS = {
     "/events/subscribe": {"tags": "a", "worker_id": "w:1"},
     "/events/1/reset": {"reason": "a"},
+    "/events/1/cancel": {"reason": "a"},
     "/events/tail": {"after": ""},
 }
 PAGES = ["/", "/dashboard/events", "/dashboard/events/1", "/dashboard/dead-letters", "/dashboard/workers"]

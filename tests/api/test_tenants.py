@@ -91,6 +91,7 @@ async def test_a_tenant_cannot_touch_what_it_does_not_see(guarded: Desk, tokens:
     assert (await bob.post("/claims/renew", renewal)).status_code == 404
     assert (await bob.post("/claims/start", renewal)).status_code == 404
     assert (await bob.post(f"/events/{theirs}/reset?reason=mine")).status_code == 404
+    assert (await bob.post(f"/events/{theirs}/cancel?reason=mine")).status_code == 404
     assert (await bob.post("/dead-letters/requeue", {"ids": [theirs]})).status_code == 404
     assert (await bob.post("/dead-letters/purge", {"older_than_days": 0})).status_code == 403
     assert (await bob.get("/metrics")).status_code == 403

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Durabus
 
-from durabus import EventQueue, EventStatus, EventStore, new_event
+from durabus import Context, Event, EventBus, EventQueue, EventStatus, EventStore, new_event
 from durabus.cli.options import Common, shown_url
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
@@ -86,6 +86,32 @@ async def test_events_show_has_the_event_its_log_and_its_results(durabus: Durabu
         assert text in by_uuid.out
 
 
+async def test_events_show_lists_the_steps_below_their_handler(durabus: Durabus, url: str) -> None:
+    bus = EventBus(url, retry={"max_retries": 0})
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> str:
+        await ctx.step("charge", lambda: {"receipt": "r" * 500})
+        await ctx.sleep(0.01)
+        await ctx.step("book", lambda: None)
+        return "shipped"
+
+    async with bus:
+        await bus.publish("order.placed")
+    shown = durabus("events", "show", "1", COLUMNS="90").out
+    lines = [line.split() for line in shown.splitlines()]
+    (begin,) = [number for number, words in enumerate(lines) if words[:2] == ["order", "SUCCEEDED"]]
+    assert lines[begin][-1] == '"shipped"'
+    assert [words[:3] for words in lines[begin + 1 : begin + 4]] == [
+        [">", "charge", "kept"],
+        [">", "sleep", "sleep"],
+        [">", "book", "kept"],
+    ]
+    assert "until 20" in shown
+    assert '{"receipt":"rrr' in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
 async def test_events_tail_prints_the_log_in_commit_order(durabus: Durabus, queue: EventQueue) -> None:
     done = durabus("events", "tail", "--from-start", "--no-follow", "--json")
     entries = [json.loads(line) for line in done.out.splitlines()]
@@ -130,6 +156,25 @@ async def test_events_retry_brings_back_what_ended_badly(
         assert (again.code, again.out) == (5, "")
         assert "event 2 is COMPLETED, not a dead letter" in again.err
     assert durabus("events", "retry").code == 2
+
+
+async def test_events_cancel_ends_what_waits_and_says_what_it_cannot_end(
+    durabus: Durabus, queue: EventQueue, store: EventStore
+) -> None:
+    parent = await queue.publish("order.placed")
+    await queue.publish("order.packed", parent_id=parent.event_id)
+    done = durabus("events", "cancel", str(parent.id), "--reason", "withdrawn", "--children", "--json")
+    assert (done.code, json.loads(done.out)["cancelled"]) == (0, 2)
+    assert "withdrawn" in durabus("events", "list", "--status", "CANCELLED").out
+    done_with = await queue.poll()
+    assert done_with is not None
+    await queue.finalize(done_with.id)
+    last = await queue.publish("order.placed")
+    refused = durabus("events", "cancel", str(done_with.id), last.event_id, "--reason", "late")
+    assert (refused.code, refused.out) == (5, "1 cancelled\n")
+    assert f"event {done_with.id} has ended COMPLETED: there is nothing to cancel" in refused.err
+    assert durabus("events", "cancel", str(last.id)).code == 2
+    assert durabus("events", "cancel", str(last.id), "--reason", " ").code == 2
 
 
 async def test_dlq_show_has_the_errors_and_refuses_what_is_no_dead_letter(durabus: Durabus, queue: EventQueue) -> None:
@@ -199,7 +244,7 @@ async def test_dlq_purge_needs_yes_without_a_terminal(durabus: Durabus, queue: E
 async def test_stats_counts_by_status(durabus: Durabus, queue: EventQueue) -> None:
     found = durabus("stats", "--json").json
     assert found["counts"] == {
-        "pending": 1, "processing": 0, "completed": 1, "completed_with_errors": 1, "failed": 0,
+        "pending": 1, "processing": 0, "completed": 1, "completed_with_errors": 1, "failed": 0, "cancelled": 0,
     }  # fmt: skip
     assert (found["dead_letters"], found["log_entries"]) == (1, 7)
     assert "log entries" in durabus("stats").out

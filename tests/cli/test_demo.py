@@ -21,7 +21,7 @@ from durabus.demo import run
 from durabus.demo.run import DemoOptions, run_demo
 from durabus.demo.screen import read_report
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
-from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.postgresql import BINARIES, PostgreSQLServer
 from durabus.testing.servers.server import SERVERS, make_server
 from durabus.views.stats import RunTotals
 
@@ -208,6 +208,7 @@ def test_a_kept_server_says_how_to_start_it_again(tmp_path: Path) -> None:
 
 
 def test_a_demo_without_its_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BINARIES, raising=False)  # the message names the package of the server that was chosen
     monkeypatch.setattr(PostgreSQLServer, "binaries", staticmethod(lambda: None))
     with pytest.raises(CommandFailed) as failed:
         asyncio.run(demo(store="postgresql"))

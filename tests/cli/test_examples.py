@@ -50,7 +50,7 @@ rebuilt equals incremental: True
     "queue_by_hand.py": """\
 polled order 1: PROCESSING, attempt 1
 order 4 was abandoned and is now on attempt 2
-too late: claim on 4 lost: another claim holds it, or it was settled, released, reset or taken over
+too late: claim on 4 lost: another claim holds it, or it was settled, released, reset, cancelled or taken over
 order 1: COMPLETED
 order 2: FAILED
 order 3: COMPLETED_WITH_ERRORS

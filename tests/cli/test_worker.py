@@ -180,8 +180,8 @@ async def mail(event) -> None:
 async def test_failed_attempts_are_logged_with_event_handler_attempt_and_the_last_traceback(
     store: EventStore, tmp_path: Path, log_format: str
 ) -> None:
-    event = await EventQueue(store).publish("order.placed")
     with worker(tmp_path, "--log-format", log_format, app=FAILING_APP) as process:
+        event = await EventQueue(store).publish("order.placed")  # now: what comes before "serves" is read already
         while not (found := await store.get_event(event.id)) or found.status != "FAILED":  # noqa: ASYNC110  (it happens in another process)
             await asyncio.sleep(0.02)
         process.terminate()

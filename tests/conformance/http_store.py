@@ -2,8 +2,8 @@
 
 The rest of the suite reads the server's own store directly.
 
-Over HTTP: publish, claim, renew, settle, requeue, reset, counts and dead letters of a bus. What the API cannot say
-(it is listed in docs/reference/http.md) ends a test, with the reason.
+Over HTTP: publish, claim, renew, settle, requeue, reset, cancel, counts and dead letters of a bus. What the API cannot
+say (it is listed in docs/reference/http.md) ends a test, with the reason.
 """
 
 import re
@@ -16,10 +16,10 @@ import pytest
 from durabus.client import Client, calls, wire
 from durabus.errors import ApiError, EventNotFound, LeaseLost, NotADeadLetter, UnsupportedByStore
 from durabus.http.schema.fields import MAX_CLAIMS
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, incarnation_of
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, DeadLetterPage
-from durabus.model.settlement import Settlement
+from durabus.model.settlement import Complete, Release, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
@@ -82,8 +82,10 @@ class HttpStore:
             )
         if with_entries:
             not_over_http("log entries in the outcome of a settlement")
-        if any(one.results for one in settlements):
+        if any(one.results or (isinstance(one, Complete) and one.handler_id is not None) for one in settlements):
             not_over_http("results of single handlers")
+        if any(one.children or (isinstance(one, Release) and one.until_children) for one in settlements):
+            not_over_http("children of a settlement")
         body: dict[str, Any] = {"settlements": [calls._settlement(one) for one in settlements]}
         if then_claim is not None:
             body["then_claim"] = _claim(then_claim)
@@ -110,6 +112,18 @@ class HttpStore:
         found = await self._inner.get_event(ref)
         assert found is not None
         return found
+
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        if isinstance(ref, str):
+            return await self._inner.cancel_event(ref, reason=reason)
+        try:
+            (cancelled,) = await self._send(calls.cancel(ref, reason))
+        except ApiError as error:
+            found = await self._inner.get_event(ref)
+            if error.code != "event_ended" or found is None:
+                raise
+            return found  # the API calls this an error, the store does not
+        return cancelled
 
     async def _send(self, call: calls.ApiCall[T]) -> T:
         """Return the reply, or raise the error that the store would have raised."""
@@ -148,6 +162,8 @@ def _claim(request: ClaimRequest) -> dict[str, Any]:
         not_over_http("claim by event_id")
     if request.max_attempts is not None:
         not_over_http("limit of attempts in a claim: the server's settings have it")
+    if incarnation_of(request.token):
+        not_over_http("claim that ends with a process: the worker is another process than the server")
     return {
         "bus": request.bus,
         "worker_id": request.worker_id,

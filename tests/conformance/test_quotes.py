@@ -13,7 +13,7 @@ from durabus.testing.conformance import StoreConformance
 
 PACKAGE = Path(durabus.__file__).parent
 LAW = sorted([*PACKAGE.glob("store/*.py"), *PACKAGE.glob("lifecycle/*.py"), *PACKAGE.glob("model/*.py")])
-CONTRACT = ["claims", "contract", "dead_letters", "events", "locks", "log", "registrations", "results"]
+CONTRACT = ["claims", "contract", "dead_letters", "events", "locks", "log", "processes", "registrations", "results"]
 TESTS = [(name, test) for name, test in inspect.getmembers(StoreConformance) if name.startswith("test_")]
 # What a suite that only calls cannot see; what proves it stands beside it.
 NOT_SEEN_FROM_OUTSIDE = {
@@ -30,6 +30,10 @@ NOT_SEEN_FROM_OUTSIDE = {
     "runs them one at a time, in their order": "the worker's part: tests/runtime/test_serial_batches.py",
     "Such entries are committed, but": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
     "This happens only on PostgreSQL": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
+    "Processes that have ended, and when to look for more": "a summary",
+    "Seconds until the next look is useful": "proved with ended_processes",
+    "While the answer is False, no token may begin": "the worker's part: tests/worker/test_process_watch.py",
+    "A process calls it before its first claim": "the worker's part: tests/worker/test_process_watch.py",
     "Return whether ``get_event`` would return an event": "proved with get_event",
 }
 

@@ -335,7 +335,7 @@ async def test_the_timeline_shows_a_late_success_as_one_attempt(store: EventStor
     found = await store.get_event(event.id)
     assert found is not None
     (attempt,) = attempts_of(found, await store.read_event_log(event.id), clock.now())
-    assert (attempt.outcome, attempt.error) == ("completed late, after its lease had expired", None)
+    assert (attempt.outcome, attempt.error) == ("completed late, after its claim was lost", None)
 
 
 def test_a_chart_has_a_gap_where_nothing_was_measured() -> None:

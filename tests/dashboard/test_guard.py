@@ -24,6 +24,7 @@ PAGES = [
     "/",
     "/dashboard/events",
     "/dashboard/events/1",
+    "/dashboard/events/1/cancel",
     "/dashboard/dead-letters",
     "/dashboard/dead-letters/confirm?operation=retry",
     "/dashboard/handlers",
@@ -34,6 +35,7 @@ PAGES = [
 FORMS = [
     "/dashboard/events/1/retry",
     "/dashboard/events/1/release",
+    "/dashboard/events/1/cancel",
     "/dashboard/dead-letters/step",
     "/dashboard/workers/release",
 ]
@@ -96,6 +98,31 @@ async def test_a_page_sends_those_without_a_token_to_the_login(desk: Desk, path:
     assert answer.headers["location"].startswith("/dashboard/login?next=%2F")
     assert (await desk.get(path)).status_code == 401
     assert (await desk.get(path, headers={**HTML, "Cookie": "durabus_token=durabus_0_0"})).status_code == 303
+
+
+async def test_an_administrator_cancels_an_event_and_says_why(desk: Desk, store: EventStore, tokens: TokenFile) -> None:
+    (event,) = await store.add_events([new_event("till.open")])
+    (child,) = await store.add_events([new_event("till.count", parent_id=event.event_id)])
+    _, reader = tokens.create("reader", [Scope.READ])
+    await log_in(desk, reader)
+    page, path = f"/dashboard/events/{event.id}", f"/dashboard/events/{event.id}/cancel"
+    assert path not in (await desk.get(page, headers=HTML)).text
+    assert (await send(desk, path, {"reason": "mine"})).status_code == 403
+    _, token = tokens.create("ann", [Scope.ADMIN])
+    await log_in(desk, token)
+    assert path in (await desk.get(page, headers=HTML)).text
+    assert 'name="reason" required' in (await desk.get(path, headers=HTML)).text
+    assert (await send(desk, path, {"reason": " ", "children": "1"})).status_code == 400
+    done = await send(desk, path, {"reason": "the till is broken", "children": "1"})
+    assert (done.status_code, done.headers["location"]) == (303, page)
+    assert [one and one.status for one in await store.get_events([event.id, child.id])] == ["CANCELLED"] * 2
+    shown = (await desk.get(page, headers=HTML)).text
+    assert "the till is broken (cancelled on the dashboard by ann)" in shown
+    assert "It ended before a worker claimed it." in shown
+    assert path not in shown
+    assert "It has ended" in (await desk.get(path, headers=HTML)).text
+    finished = await dead_letter(store)
+    assert (await send(desk, f"/dashboard/events/{finished}/cancel", {"reason": "late"})).status_code == 409
 
 
 @pytest.mark.parametrize("path", [*FORMS, "/dashboard/logout"])
@@ -236,6 +263,7 @@ async def test_tenants_see_nothing_of_each_other(desk: Desk, store: EventStore, 
         assert (await desk.get(f"/dashboard/events?id={id_}", headers=HTML)).status_code == 404
         assert (await send(desk, f"/dashboard/events/{id_}/retry", {"a": "b"})).status_code == 404
         assert (await send(desk, f"/dashboard/events/{id_}/release", {"a": "b"})).status_code == 404
+        assert (await send(desk, f"/dashboard/events/{id_}/cancel", {"reason": "b"})).status_code == 404
     assert (await desk.get("/dashboard/events?tags=green", headers=HTML)).status_code == 403
     assert (await send(desk, "/dashboard/workers/release", {"worker_id": "green-host:1"})).status_code == 303
     step = await send(desk, "/dashboard/dead-letters/step", {"operation": "purge"}, Accept="application/json")
@@ -342,7 +370,7 @@ async def test_every_link_of_a_mounted_dashboard_stays_below_its_mount(tmp_path:
     transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1), root_path="/bus")
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         for path in PAGES[:-1]:
-            if path == "/dashboard/events/1":
+            if path.startswith("/dashboard/events/1"):
                 continue
             page = await client.get(f"/bus{path}")
             assert page.status_code == 200, path

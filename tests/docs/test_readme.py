@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.judge import PLACES
-from tests.simulation.planted_bugs import PLANTED
+from tests.simulation.mutants import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_the_page_offers_the_stores_of_the_simulation() -> None:
 
 def test_the_table_of_planted_bugs_names_their_stores() -> None:
     shown = {row["planted bug"]: row["store"] for row in table("planted bug", "Planted bugs")}
-    assert shown == {bug.what: bug.store for bug in PLANTED}
+    assert shown == {bug.what: bug.store for bug in ALL}
     assert set(shown.values()) <= PLACES.keys()
 
 

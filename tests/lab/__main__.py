@@ -5,6 +5,8 @@
     python -m tests.lab sqlite            # all of it: some minutes
     python -m tests.lab redis --quick     # one small round
     python -m tests.lab nats --seed 7     # other lives, deaths and cuts
+    python -m tests.lab sqlite --saga     # 2,000 sagas of steps and children, and a kill every 500 ms
+    python -m tests.lab kafka --pair      # a kill between two handlers of 200 events, with soon and with strict results
 
 Ends with code 1 if a promise was broken, or if less happened than the floors below.
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 import msgspec
 from tests.lab import disk
 from tests.lab.round import Disturbances, Plan, Report, Round
+from tests.lab.saga import PairRound, SagaPlan, SagaRound
 from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
@@ -36,6 +39,7 @@ SHOWN = 10
 FOLDER = Path("build/lab")
 QUICK = 12
 """The number of kills in a quick run."""
+EVENTS_OF_PAIRS = 200
 TOO_LARGE = os.strerror(errno.EFBIG)
 """How a server's log shows that the disk refused a write."""
 
@@ -141,6 +145,23 @@ async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
         return report
 
 
+async def durable_rounds(kind: str, folder: Path, seed: int, *, saga: SagaPlan | None) -> list[Report]:
+    """Run the saga, or without one a kill between two handlers, with soon and with strict results."""
+    reports = []
+    for strict in (False, True) if saga is None else (None,):
+        place = folder / f"{kind}-{strict}"
+        place.mkdir()
+        with ExitStack() as stack:
+            url = f"sqlite:///{place}/lab.db"
+            if kind != "sqlite":
+                url = stack.enter_context(server_of(kind, place / "server")).url
+            if saga is not None:
+                reports.append(await SagaRound(url, place, seed=seed).run(saga))
+            else:
+                reports.append(await PairRound(url, place, seed=seed).run(EVENTS_OF_PAIRS, strict=bool(strict)))
+    return reports
+
+
 def server_of(kind: str, folder: Path) -> Server:
     """Return a server that keeps what it has acknowledged when it is killed."""
     if kind == "redis":
@@ -168,7 +189,11 @@ def main() -> int:
     parser.add_argument("kind", choices=["sqlite", *SERVERS])
     parser.add_argument("--quick", action="store_true", help="one small round, without floors")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--saga", type=int, nargs="?", const=2000, metavar="ORDERS", help="sagas instead of rounds")
+    parser.add_argument("--pair", action="store_true", help="a kill between two handlers instead of rounds")
     chosen = parser.parse_args()
+    if chosen.saga or chosen.pair:
+        return durable(chosen.kind, chosen.seed, None if chosen.saga is None else SagaPlan(orders=chosen.saga))
     kind = KINDS[chosen.kind]
     rounds = [small(kind.rounds[0], QUICK)] if chosen.quick else kind.rounds
     total: Counter[str] = Counter()
@@ -191,6 +216,21 @@ def main() -> int:
         _say(f"too little happened: {name} {total[name]}, at least {floor} are needed")
     _say(f"{wrong} promises broken")
     return 1 if wrong or missed else 0
+
+
+def durable(kind: str, seed: int, saga: SagaPlan | None) -> int:
+    began, wrong = monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="durabus-lab-") as folder:
+        reports = asyncio.run(durable_rounds(kind, Path(folder), seed, saga=saga))
+    for report, what in zip(reports, ("soon", "strict") if saga is None else ("saga",), strict=True):
+        wrong += len(report.wrong)
+        _say(f"{kind}, {what}: " + _text(report.counts, brief=True))
+        for violation in report.wrong[:SHOWN]:
+            _say(f"  BROKEN {violation}")
+        if report.wrong:
+            _say(f"  history in {_kept(report, f'{kind}-{what}-{seed}')}")
+    _say(f"{wrong} promises broken, {monotonic() - began:.0f} s")
+    return 1 if wrong else 0
 
 
 def _kept(report: Report, name: str) -> Path:

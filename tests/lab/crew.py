@@ -136,6 +136,18 @@ class Crew:
             self.counts["kills"] += 1
             self._replace(place)
 
+    def kill_one(self) -> float | None:
+        """Kill a process and replace it. Returns when it was dead, or None if no process is up."""
+        ready = [place for place, member in enumerate(self.members) if member.is_up() and member.process.is_alive()]
+        if not ready:
+            return None
+        place = self._random.choice(ready)
+        self._kill(self.members[place])
+        died = wall()
+        self.counts["kills"] += 1
+        self._replace(place)
+        return died
+
     def freeze_one(self, seconds: float) -> bool:
         """Stop a process for ``seconds``, as a long pause would. Returns False if no process can be frozen now."""
         ready = [member for member in self.members if member.is_up() and not member.frozen and not member.spared]

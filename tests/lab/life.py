@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 import os
-import random
 import signal
 import sys
 import threading
@@ -18,12 +17,12 @@ from pathlib import Path
 import msgspec
 from tests.lab.disk import break_sync
 from tests.lab.failpoints import Failpoint, failing_store
+from tests.lab.workloads import WORKLOADS, Journal
 
-from durabus import Context, Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
-from durabus.testing.history.history import Disturbed, Effect, Line, decode, encode
+from durabus import EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
+from durabus.testing.history.history import Disturbed, Line, decode, encode
 from durabus.testing.history.recorder import recorded_store
 
-HANDLER = "lab.handler"
 NOT_STARTED = 3
 """The exit code of a process whose store could not be reached when it started."""
 STOP_WITHIN = 20.0
@@ -49,6 +48,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every call is recorded. Over hours that is too much."""
     history: int | None = None
     """How many COMPLETED events the bus keeps."""
+    workload: str = "short work"
+    results: str = "soon"
 
     @property
     def ledger(self) -> Path:
@@ -142,24 +143,8 @@ def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventB
         concurrency=life.concurrency,
         poll_interval=0.2,
         max_history_size=life.history,
+        results=life.results,
     )
-
-    @bus.on("lab.*", id=HANDLER)
-    async def handle(event: Event, ctx: Context) -> None:
-        def effect(what: str) -> None:
-            write(Effect(wall(), life.host, event.id, event.event_id, HANDLER, event.fence, event.attempts, what))
-
-        effect("start")
-        try:
-            await asyncio.sleep(life.handler_seconds * random.uniform(0.2, 1.8))
-        except asyncio.CancelledError:
-            effect("cancelled")
-            raise
-        if event.type == "lab.fails" or (event.type == "lab.fails_once" and event.attempts == 1):
-            effect("raised")
-            raise ConnectionError("as planned")
-        if event.type == "lab.emits":
-            ctx.emit("lab.works", None)
-        effect("done")
-
+    journal = Journal(life.host, Path(life.folder), write, wall)
+    WORKLOADS[life.workload](bus, journal, life.handler_seconds)
     return bus

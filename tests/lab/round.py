@@ -11,14 +11,15 @@ from pathlib import Path
 import msgspec
 from tests.lab.crew import BrokenSync, Crew
 from tests.lab.failpoints import all_failpoints
-from tests.lab.life import HANDLER, SYNC_BROKEN, Life, line_writer, lines_of, wall
+from tests.lab.life import SYNC_BROKEN, Life, line_writer, lines_of, wall
+from tests.lab.workloads import HANDLER
+from tests.simulation.counts import dead_letters, refused, takeovers
 
 from durabus import EventStore, NewEvent, StoreUnavailableError, new_event, open_store
 from durabus.errors import StoreError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Release
 from durabus.testing.history.checker import check
-from durabus.testing.history.claims import dead_letters, refused, takeovers
 from durabus.testing.history.completeness import remains
 from durabus.testing.history.history import Disturbed, History, Invoke, Line, Ok, RunSettings, Unknown, Violation
 from durabus.testing.history.recorder import recorded_store

@@ -9,6 +9,54 @@ STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"
 
 LUA = (
     Mutant(
+        "Redis: handlers under a serial lock",
+        f"{FUNCTIONS}shared/11_claiming.lua",
+        " or handlers.runs_under(tx, key))",
+        ")",
+        f"{SUITE}the_lock_of_a_serial_mode_waits_for_the_handlers_that_were_claimed_under_it[bus-serial]",
+        "The next event of a serial bus begins while a handler of the one before still runs on another node.",
+    ),
+    Mutant(
+        "Redis: late handlers under a serial lock",
+        f"{FUNCTIONS}shared/11_claiming.lua",
+        "      handlers.void_under(tx, key)\n",
+        "",
+        f"{SUITE}a_late_handler_under_the_lock_of_a_serial_mode_loses_its_claim[bus-serial]",
+        "A frozen worker wakes up, renews its claim on a handler and goes on beside the next event of a serial bus.",
+    ),
+    Mutant(
+        "Redis: an event that kills its processes",
+        LIFECYCLE,
+        "local due = incarnation and due_after_end(tx, state) or tx.now",
+        "local due = tx.now",
+        f"{SUITE}an_event_that_kills_every_process_comes_back_later_each_time",
+        "An event that crashes its process takes down all processes within seconds.",
+    ),
+    Mutant(
+        "Redis: oldest events of an ended process",
+        "stores/redis/claims.py",
+        "first = sorted(found)[",
+        "first = found[",
+        f"{SUITE}the_oldest_events_of_an_ended_process_come_back_first",
+        "Stores take back other events first, and no test can compare them.",
+    ),
+    Mutant(
+        "Redis: fence of a cancellation",
+        LIFECYCLE,
+        "  if state[TOKEN] then\n    state[FENCE] = state[FENCE] + 1\n  end\n",
+        "",
+        f"{SUITE}a_claim_is_revoked",
+        "An outside system takes what a cancelled worker writes.",
+    ),
+    Mutant(
+        "Redis: cancelled events in the queue",
+        LIFECYCLE,
+        "    queue.leave(tx, state, head[PRIORITY], head[TAGS])\n    state[TOKEN] = false\n",
+        "    state[TOKEN] = false\n",
+        f"{SUITE}a_pending_event_is_cancelled_at_once",
+        "The queue counts events that were cancelled.",
+    ),
+    Mutant(
         "Redis: token",
         LIFECYCLE,
         "return state[TOKEN] == token and state[FENCE] == fence and",
@@ -27,8 +75,8 @@ LUA = (
     Mutant(
         "Redis: lease that is over",
         LIFECYCLE,
-        "if state[STATUS] ~= 'PROCESSING' or state[EXPIRES] > tx.now then",
-        "if state[STATUS] ~= 'PROCESSING' or state[EXPIRES] > tx.now - 3600 then",
+        "not incarnation and state[EXPIRES] > tx.now then",
+        "not incarnation and state[EXPIRES] > tx.now - 3600 then",
         f"{SUITE}another_worker_takes_over_when_the_lease_is_over",
         "The events of a dead worker stay where they are.",
     ),
@@ -99,7 +147,7 @@ LUA = (
     ),
     Mutant(
         "Redis: idempotency key",
-        f"{FUNCTIONS}add_events.lua",
+        f"{FUNCTIONS}shared/14_adding.lua",
         "or tonumber(stored[n] or nil) or (key and by_key[key])",
         "or tonumber(stored[n] or nil)",
         f"{SUITE}a_publish_with_a_known_key_returns_the_stored_event",
@@ -107,7 +155,7 @@ LUA = (
     ),
     Mutant(
         "Redis: event id",
-        f"{FUNCTIONS}add_events.lua",
+        f"{FUNCTIONS}shared/14_adding.lua",
         "or tonumber(stored[n] or nil) or (key and by_key[key])",
         "or (key and by_key[key])",
         f"{SUITE}a_publish_with_a_known_event_id_returns_the_stored_event",

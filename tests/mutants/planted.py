@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.batches import ANSWERS
 from tests.mutants.defaults import DEFAULTS
 from tests.mutants.lifecycle import LIFECYCLE
 from tests.mutants.lua import LUA
@@ -10,4 +11,4 @@ from tests.mutants.postgresql import POSTGRESQL
 from tests.mutants.sqlite import SQLITE
 from tests.mutants.surface import SURFACE
 
-MUTANTS: tuple[Mutant, ...] = (*DEFAULTS, *LIFECYCLE, *SQLITE, *POSTGRESQL, *LUA, *SURFACE)
+MUTANTS: tuple[Mutant, ...] = (*DEFAULTS, *LIFECYCLE, *SQLITE, *POSTGRESQL, *LUA, *SURFACE, *ANSWERS)

@@ -73,6 +73,22 @@ POSTGRESQL = (
         "Two workers handle events of a serial bus at the same time.",
     ),
     Mutant(
+        "PostgreSQL: handlers under a serial lock",
+        CLAIMS,
+        "WHERE r.lock_key = p_lock_key AND",
+        "WHERE false AND",
+        f"{SUITE}the_lock_of_a_serial_mode_waits_for_the_handlers_that_were_claimed_under_it[bus-serial]",
+        "The next event of a serial bus begins while a handler of the one before still runs on another node.",
+    ),
+    Mutant(
+        "PostgreSQL: late handlers under a serial lock",
+        CLAIMS,
+        "IF v_handlers_end IS NOT NULL OR v_lock.token IS NOT NULL",
+        "IF v_lock.token IS NOT NULL",
+        f"{SUITE}a_late_handler_under_the_lock_of_a_serial_mode_loses_its_claim[bus-serial]",
+        "A frozen worker wakes up, renews its claim on a handler and goes on beside the next event of a serial bus.",
+    ),
+    Mutant(
         "PostgreSQL: any of the tags",
         CLAIMS,
         "e.queue_part = 1 AND e.tags IS NOT NULL AND e.tags && p_tags",

@@ -7,6 +7,14 @@ SUITE = "tests/conformance/test_sqlite.py::TestSQLiteStore::test_"
 
 SQLITE = (
     Mutant(
+        "SQLite: handlers under a serial lock",
+        "stores/sqlite/claims.py",
+        "    if handlers_end > tx.now:\n",
+        "    if False:\n",
+        f"{SUITE}the_lock_of_a_serial_mode_waits_for_the_handlers_that_were_claimed_under_it[bus-serial]",
+        "The next event of a serial bus begins while a handler of the one before still runs on another node.",
+    ),
+    Mutant(
         "SQLite: token of a completion",
         f"{SQL}claims.sql",
         "OR event.token = :token AND event.fence",
@@ -133,10 +141,10 @@ SQLITE = (
     Mutant(
         "SQLite: an end and its entry are one commit",
         "stores/sqlite/settlements.py",
-        '    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times),',
-        '    tx.run(SQL["forget_completed_events"], {"ids": to_json(list(times))})\n'
+        '    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})',
+        "    leave_queue(tx, list(run))\n"
         '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
-        '    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times),',
+        '    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})',
         "tests/sqlite/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A crash loses an event: it has left the queue and is not in the log.",
     ),
@@ -161,7 +169,7 @@ SQLITE = (
     Mutant(
         "SQLite: presence",
         "stores/sqlite/database_file.py",
-        "        self._presence.take()\n",
+        "        self.presence.take()\n",
         "",
         "tests/sqlite/test_foreign_close.py::"
         "test_what_is_acknowledged_after_the_application_read_the_file_is_kept[the file-store]",

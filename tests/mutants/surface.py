@@ -13,6 +13,22 @@ GUARD = "tests/dashboard/test_guard.py::test_"
 
 SURFACE = (
     Mutant(
+        "HTTP: expired events",
+        "http/worker_actions.py",
+        "return await without_expired(api.store, request, await api.store.claim_next_events(request))",
+        "return await api.store.claim_next_events(request)",
+        "tests/api/test_cancel.py::test_no_worker_gets_an_expired_event[memory-claim]",
+        "A worker begins an event that came too late.",
+    ),
+    Mutant(
+        "HTTP: who may cancel",
+        "http/routes/events.py",
+        "children=children, sees=principal.sees)",
+        "children=children)",
+        "tests/api/test_cancel.py::test_descendants_are_cancelled_if_asked_and_if_the_sender_sees_them",
+        "A tenant cancels the events of another one.",
+    ),
+    Mutant(
         "HTTP: retry after five minutes",
         "http/settings.py",
         "retry_delay: float = 300.0",
@@ -223,7 +239,7 @@ SURFACE = (
     Mutant(
         "verification: nothing is trimmed before it was verified",
         "pipeline/verification.py",
-        "    if until == START:",
+        "    if not positions or START in positions.values():",
         "    if False:",
         "tests/pipeline/test_verification.py::test_only_what_was_verified_is_trimmed",
         "The log is trimmed although nobody has a copy.",

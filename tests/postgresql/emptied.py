@@ -6,7 +6,7 @@ import psycopg
 
 TABLES = (
     *("events", "dead_letters", "published", "event_log", "idempotency_keys", "event_results", "locks"),
-    *("event_buses", "event_handlers", "positions", "event_counts", "event_count_notes"),
+    *("event_buses", "event_handlers", "processes", "positions", "event_counts", "event_count_notes"),
 )
 END_WITHIN = 10_000
 OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

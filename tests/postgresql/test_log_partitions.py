@@ -11,6 +11,7 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import Event, new_event
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import EventStatus
+from durabus.store.log import ARCHIVE
 from durabus.stores.postgresql import core
 from durabus.stores.postgresql.store import PostgreSQLStore
 
@@ -111,6 +112,20 @@ async def test_old_days_go_with_what_was_completed_in_them(
     assert "event_log_20231114" not in {name for (name,) in admin.execute(DAYS)}
     again = await ended(store, EventStatus.COMPLETED, event_id=old.event_id, idempotency_key="k")
     assert again.id > old.id
+
+
+async def test_a_day_that_an_archive_lacks_stays(store: PostgreSQLStore, clock: ManualClock) -> None:
+    lock = await store.claim_lock("lake", worker_id="w", token=new_token(), lease=10 * DAY)
+    assert lock is not None
+    await store.save_position(f"{ARCHIVE}lake", "", lock=lock)
+    old = await ended(store, EventStatus.COMPLETED)
+    clock.advance(2 * DAY)
+    await store.drop_log_days(older_than=DAY / 2)
+    assert await store.get_event(old.id) == old
+    await store.save_position(f"{ARCHIVE}lake", await store.log_head(), lock=lock)
+    assert await store.drop_log_days(older_than=DAY / 2) >= 1
+    assert await store.get_event(old.id) is None
+    assert (await store.read_archives()).trimmed
 
 
 async def test_an_event_that_ended_later_keeps_its_older_entries(store: PostgreSQLStore, clock: ManualClock) -> None:

@@ -28,10 +28,15 @@ class Ledger:
     """A file with one line for each step, appended in one write, so its order is that of the steps."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(self, what: str, **fields: object) -> None:
         os.write(self._file, msgspec.json.encode({"what": what, "pid": os.getpid(), **fields}) + b"\n")
+
+    def has(self, what: str) -> bool:
+        lines = self._path.read_bytes().splitlines()
+        return any(msgspec.json.decode(line)["what"] == what for line in lines)
 
 
 def subscribe(bus: EventBus, ledger: Ledger) -> None:

@@ -1,5 +1,7 @@
 """Opening, upgrading and verifying. The store reports damaged data and does not change them."""
 
+from typing import Any
+
 import pytest
 import redis
 from tests.redis.server import keys_of, run
@@ -9,6 +11,7 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.stores.redis.layout import SCHEMA
+from durabus.stores.redis.pipelined_connection import PipelinedConnection
 from durabus.stores.redis.schema import library
 from durabus.stores.redis.store import RedisStore
 
@@ -30,6 +33,26 @@ async def test_opening_again_keeps_everything(url: str, store: RedisStore) -> No
     await other.open()
     assert await other.get_event(event.id) == event
     await other.close()
+
+
+async def test_two_processes_may_create_the_store_at_the_same_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = RedisStore.from_url(url), RedisStore.from_url(url)
+    call = PipelinedConnection.call
+    answers = 0
+
+    async def call_slowly(self: PipelinedConnection, *arguments: Any, **options: Any) -> Any:
+        nonlocal answers
+        answer = await call(self, *arguments, **options)
+        answers += 1
+        if answers == 1:  # the first store has seen that there is none
+            await second.open()
+        return answer
+
+    monkeypatch.setattr(PipelinedConnection, "call", call_slowly)
+    await first.open()
+    for store in (first, second):
+        await store.verify()
+        await store.close()
 
 
 async def test_a_newer_schema_is_refused(url: str, store: RedisStore, admin: redis.Redis) -> None:

@@ -105,7 +105,7 @@ def random_settlement(chance: random.Random, claim: Claim) -> Settlement:
         ref = msgspec.structs.replace(ref, id=ref.id + 1)
     kind = chance.random()
     if kind < 0.8:
-        return Complete(ref, (), (), chance.random())
+        return Complete(ref, (), (), chance.random(), handler_id=chance.choice(["h", "h", "h", "other", None]))
     if kind < 0.9:
         return Fail(ref, "no", chance.choice([None, 1.0]))
     return Release(ref)

@@ -22,6 +22,7 @@ from durabus.errors import (
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
+from durabus.model.settlement import Complete, Keep
 from durabus.stores.replicated_log.commands import StopBus, encode_command, encode_commands
 from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.options import Options
@@ -71,6 +72,22 @@ async def test_a_repeated_publish_is_not_sent_again() -> None:
     before = len(log.entries)
     assert await store.add_events(new) == first
     assert len(log.entries) == before
+    await store.close()
+
+
+async def test_the_children_of_a_settlement_are_shown_once_on_the_public_lane() -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    await store.add_events([new_event("parent")])
+    (claim,) = await store.claim_next_events(request())
+    children = (new_event("child"), new_event("child"))
+    for _ in range(2):  # the repeat shows nothing new
+        await store.keep_results([Keep(claim.ref, (), children[:1])])
+        await store.settle_events([Complete(claim.ref, children=children)])
+    public = [entry.headers["event_id"] for entry in log.entries if entry.type == "child"]
+    assert public == [child.event_id for child in children]
+    assert (await store.counts()).pending == 2
     await store.close()
 
 

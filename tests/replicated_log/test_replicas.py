@@ -22,8 +22,9 @@ from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import FORMAT, SnapshotLoader, dump
 from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Manifest
-from durabus.testing.conformance.commands import VERBS, Side
+from durabus.testing.conformance.commands import VERBS
 from durabus.testing.conformance.differential import compare, random_steps
+from durabus.testing.conformance.sides import Side
 
 TROUBLE = {"lost": 4, "repeated": 20, "reply_lost": 4, "delayed": 20}
 
@@ -42,7 +43,7 @@ async def opened(stack: AsyncExitStack, store: ReplicatedLogStore) -> Replicated
 
 async def random_commands(store: ReplicatedLogStore, clock: ManualClock, seed: int, length: int) -> None:
     """Whatever a worker may do, right or wrong."""
-    side, chance = Side(store, keys=True, names=True), random.Random(seed)
+    side, chance = Side(store, keys=True, names=True, children=True, waits=True), random.Random(seed)
     for step in random_steps(seed, length):
         if step.verb == "advance":
             clock.advance(chance.choice([0.5, 3.0, 11.0]))

@@ -9,7 +9,7 @@ from tests.replicated_log.simulated_store import FEATURES, simulated_store
 
 from durabus.clock import ManualClock
 from durabus.errors import DamagedLogError, LeaseLost, SchemaError, StoreUnavailableError
-from durabus.model.claim import ClaimRequest, LockClaim, new_token
+from durabus.model.claim import ClaimRequest, LockClaim, new_incarnation, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete, Fail
@@ -43,9 +43,11 @@ async def a_life(store: ReplicatedLogStore, clock: ManualClock) -> None:
     await store.settle_events([Fail(claim.ref, "no", None)])
     clock.advance(30)
     one, two = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
-    await store.settle_events([Complete(one.ref)])
+    await store.settle_events([Complete(one.ref, (), (), 1.5, handler_id="a")])
     assert two.event.id == 3
+    await store.cancel_event(6, reason="never claimed")
     await store.claim_lock("key", worker_id="w", token="t", lease=100)
+    await store.show_presence(new_incarnation())
 
 
 async def test_a_node_starts_from_the_snapshot_and_the_rest_of_the_log(log: SimulatedLog, clock: ManualClock) -> None:
@@ -98,6 +100,26 @@ async def test_claims_and_fences_outlive_the_log_that_granted_them(log: Simulate
     assert lock is not None
     assert newer is not None
     assert newer.fence > lock.fence
+    await late.close()
+
+
+async def test_a_cancelled_event_stays_cancelled_after_a_snapshot(log: SimulatedLog, clock: ManualClock) -> None:
+    store = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await store.open()
+    waiting, held, left = await store.add_events([new_event("t"), new_event("t", priority=9), new_event("t")])
+    (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token="mine"))
+    assert claim.event.id == held.id
+    for event in (waiting, held):
+        await store.cancel_event(event.id, reason="not wanted")
+    entries, counts = (await store.read_log()).entries, await store.counts()
+    cancelled = await store.get_events([waiting.id, held.id, left.id])
+    assert await store._node.snapshot()
+    await store.close()
+    late = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await late.open()
+    assert await late.get_events([waiting.id, held.id, left.id]) == cancelled
+    assert ((await late.read_log()).entries, await late.counts()) == (entries, counts)
+    assert await late.cleanup_excess_events("default", keep=0) == 2
     await late.close()
 
 

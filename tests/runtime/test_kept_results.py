@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from tests.runtime.conftest import MakeBus
 
 from durabus import Context, Event, EventStatus, EventStore, HandlerResult, ResultStatus, StoreError
 from durabus.errors import LeaseLost
+from durabus.model.result import first_success
 from durabus.model.settlement import Keep
 
 
@@ -72,6 +72,20 @@ async def test_the_store_knows_a_success_while_the_next_handler_runs(
     assert sorted(result.handler_id for result in results) == ["first", "second"]
 
 
+async def test_the_log_shows_a_single_success_that_stores_no_result(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+
+    @bus.on("order.placed", id="ship")
+    async def ship(event: Event) -> None:
+        return
+
+    event_id = await bus.publish("order.placed")
+    end = (await store.read_event_log(event_id))[-1]
+    assert end.results == (first_success("ship", end.execution_time_ms),)
+    assert end.execution_time_ms is not None
+    assert await store.list_results(event_id) == []
+
+
 async def test_an_event_that_ends_soon_keeps_nothing_before(
     make_bus: MakeBus, store: EventStore, recorded: Recorded
 ) -> None:
@@ -105,18 +119,11 @@ async def test_strict_results_are_stored_before_the_next_handler_begins(
     assert recorded.ids == ["first"]
 
 
-async def test_a_success_is_kept_only_with_its_children(
-    make_bus: MakeBus, store: EventStore, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+async def test_a_success_is_kept_together_with_its_children(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded
 ) -> None:
-    """While the child is not stored, a crash must repeat its handler; otherwise the child would be lost."""
-    bus, may_add, add = make_bus(), asyncio.Event(), store.add_events
-
-    async def slow_add(new: Any, **options: Any) -> Any:
-        if new[0].type == "child":
-            await may_add.wait()
-        return await add(new, **options)
-
-    monkeypatch.setattr(store, "add_events", slow_add)
+    """A crash after that does not repeat the handler, so its child must not be lost."""
+    bus, found = make_bus(), []
 
     @bus.on("order.placed", id="first")
     async def first(event: Event, ctx: Context) -> None:
@@ -124,16 +131,17 @@ async def test_a_success_is_kept_only_with_its_children(
 
     @bus.on("order.placed", id="second")
     async def second(event: Event) -> None:
-        await asyncio.sleep(0.15)
-        assert recorded.kept == []
-        may_add.set()
+        before = await bus.find("child")
         await asyncio.wait_for(recorded.any.wait(), 20)
+        found.extend([before, await bus.find("child")])
 
     @bus.on("child", id="child")
     async def child(event: Event) -> None: ...
 
     event_id = await bus.publish("order.placed")
-    assert recorded.ids == ["first"]
+    assert recorded.ids[0] == "first"
+    assert found[0] is None
+    assert found[1] is not None
     event = await store.get_event(event_id)
     assert event is not None
     assert event.errors == ()

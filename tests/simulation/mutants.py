@@ -15,7 +15,9 @@ from functools import partial
 
 from tests.simulation.judge import judge, scenario_of
 from tests.simulation.planted_bugs import PLANTED, PlantedBug
+from tests.simulation.planted_handler_bugs import HANDLER_BUGS
 
+ALL = (*PLANTED, *HANDLER_BUGS)
 SEEDS = 500
 TOGETHER = 32
 """The most seeds that run before their results are looked at."""
@@ -24,7 +26,7 @@ CORES = os.cpu_count() or 1
 
 def caught(name: str, seed: int) -> str | None:
     """Return the checks that caught the bug, or None."""
-    bug = next(bug for bug in PLANTED if bug.what == name)
+    bug = next(bug for bug in ALL if bug.what == name)
     with bug.plant():
         wrong = judge(scenario_of(seed, bug.store)).wrong
     return ", ".join(dict.fromkeys(violation.check for violation in wrong)) or None
@@ -43,14 +45,14 @@ def first_seed(bug: PlantedBug, pool: ProcessPoolExecutor) -> tuple[int, str] | 
 
 
 def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in {bug.what for bug in PLANTED}]
+    unknown = [name for name in names if name not in {bug.what for bug in ALL}]
     if unknown:
-        sys.stderr.write(f"no such planted bug: {unknown[0]}; there are {[bug.what for bug in PLANTED]}\n")
+        sys.stderr.write(f"no such planted bug: {unknown[0]}; there are {[bug.what for bug in ALL]}\n")
         return 2
     escaped = 0
     say("| planted bug | store | first seed | caught by |\n| --- | --- | --- | --- |")
     with ProcessPoolExecutor(CORES) as pool:
-        for bug in PLANTED:
+        for bug in ALL:
             if names and bug.what not in names:
                 continue
             found = first_seed(bug, pool)

@@ -125,7 +125,7 @@ def identity_by_host_and_pid() -> AbstractContextManager[Any]:
     """A token is host, pid and a counter: after a restart with the same pid a worker repeats its old tokens."""
     asked: Counter[Host] = Counter()
 
-    def token() -> str:
+    def token(_incarnation: str = "") -> str:
         asked[host_here()] += 1
         return f"{default_worker_id()}:{asked[host_here()]}"
 
@@ -345,7 +345,8 @@ def deadline_noticed_a_beat_later() -> Iterator[None]:
         if reason != "could not be renewed in time" or held.deadline <= loop.local_time():
             original(self, held, reason)
 
-    with patch.object(heartbeat, "TICK", 1 / 3), patch.object(Heartbeat, "_give_up", give_up):
+    patches = patch.multiple(Heartbeat, _give_up=give_up, _pause=lambda self: self._tick)
+    with patch.object(heartbeat, "TICK", 1 / 3), patches:
         yield
 
 

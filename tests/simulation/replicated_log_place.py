@@ -26,7 +26,7 @@ from durabus.stores.replicated_log.transport import (
 )
 from durabus.testing.simulation.loop import THREAD, VirtualLoop, context_of
 from durabus.testing.simulation.network import Network
-from durabus.testing.simulation.places import StorePlace, network_to
+from durabus.testing.simulation.places import StorePlace, network_to, with_presence
 from durabus.testing.simulation.processes import Host
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
@@ -215,6 +215,7 @@ class ReplicatedLogPlace(StorePlace):
             loop, broker, seed=scenario.seed, faults=frozenset(), often=0.0, lease=scenario.lease, waits=waits
         )
         self._timeout = 2 * scenario.lease
+        self._features = with_presence(FEATURES, scenario)
 
     def store_for(self, host: Host) -> EventStore:
         return self._store(self._network)
@@ -225,4 +226,4 @@ class ReplicatedLogPlace(StorePlace):
     def _store(self, network: Network) -> EventStore:
         with patch.object(durabus.stores.replicated_log.node, "LoopThread", SimulatedLoopThread):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
-            return ReplicatedLogStore(BrokerTransport(network), options, FEATURES)
+            return ReplicatedLogStore(BrokerTransport(network), options, self._features)

@@ -7,23 +7,13 @@ Events 2 and 3 share a key: 2 fails once, waits, is completed; then comes 3. A r
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
-from durabus.testing.history.history import (
-    ClaimAsked,
-    Disturbed,
-    Effect,
-    Final,
-    Invoke,
-    Line,
-    Logged,
-    Ok,
-    RunSettings,
-    Subject,
-    Unknown,
-)
+from durabus.testing.history.history import Disturbed, Effect, Final, Invoke, Line, Logged, Ok, RunSettings, Unknown
+from durabus.testing.history.subjects import ClaimAsked, Subject
 
 LEASE = 2.0
 BUS = "orders"
 PENDING, PROCESSING, COMPLETED = EventStatus.PENDING, EventStatus.PROCESSING, EventStatus.COMPLETED
+CANCELLED = EventStatus.CANCELLED
 
 
 def entry(  # noqa: PLR0917  (a line of a table)

@@ -4,7 +4,18 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from msgspec.structs import replace
-from tests.simulation.story import COMPLETED, LEASE, PENDING, PROCESSING, claim, entry, granted, settle, story
+from tests.simulation.story import (
+    CANCELLED,
+    COMPLETED,
+    LEASE,
+    PENDING,
+    PROCESSING,
+    claim,
+    entry,
+    granted,
+    settle,
+    story,
+)
 
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
@@ -17,10 +28,12 @@ from durabus.testing.history.history import (
     Line,
     Logged,
     Ok,
-    Subject,
+    RunSettings,
+    StepEffect,
     decode,
     encode,
 )
+from durabus.testing.history.subjects import Subject
 
 Lines = list[Line]
 Mutation = Callable[[Lines], Iterable[Line]]
@@ -167,6 +180,91 @@ def lock_fence_used_twice(lines: Lines) -> Lines:
     ]
 
 
+def kept(call: str, at: float, host: str, subject: Subject, *, lost: bool = False) -> Lines:
+    return [Invoke(call, at, host, "keep_results", (subject,)), Ok(call, at + 0.01, (Subject(lost=lost),))]
+
+
+def step(at: float, host: str, fence: int, what: str, value: str | None = None) -> StepEffect:
+    return StepEffect(at, host, 1, "mail", "charge", fence, what, value)
+
+
+def success_repeated(lines: Lines) -> Lines:
+    return [*lines, *kept("a#8", 1.15, "a", Subject(1, None, "t1", 1, kept=("mail",)))]
+
+
+def success_of_a_failure_repeated(lines: Lines) -> Lines:
+    failed = Subject(2, None, "t2", 1, "fail", delay=1.0, kept=("mail",))
+    return changed(lines, lambda line: isinstance(line, Invoke) and line.call == "b#2", subjects=(failed,))
+
+
+def refused_keep(lines: Lines) -> Lines:
+    """What the store refused to keep may be done again."""
+    return [*lines, *kept("a#8", 1.15, "a", Subject(1, None, "t1", 1, kept=("mail", "mail > charge")), lost=True)]
+
+
+def step_computed_again(lines: Lines) -> Lines:
+    return [*lines, step(1.1, "a", 1, "computed"), step(1.15, "a", 1, "returned", "x"), step(3.3, "b", 2, "computed")]
+
+
+def kept_step_computed_again(lines: Lines) -> Lines:
+    keep = kept("a#8", 1.15, "a", Subject(1, None, "t1", 1, kept=("mail > charge",)))
+    return [*lines, step(1.1, "a", 1, "computed"), *keep, step(3.3, "b", 2, "computed")]
+
+
+def step_with_two_values(lines: Lines) -> Lines:
+    return [*lines, step(1.15, "a", 1, "returned", "x"), step(3.3, "b", 2, "returned", "y")]
+
+
+def strict_success_repeated(lines: Lines) -> Lines:
+    """``a`` was done with ``mail`` and had begun ``ship``; ``b`` runs ``mail`` again."""
+    lines = changed(lines, lambda line: isinstance(line, RunSettings), strict=True)
+    place = next(place for place, line in enumerate(lines) if isinstance(line, Disturbed))
+    begun = [
+        Effect(1.12, "a", 1, "event-1", "mail", 1, 1, "done"),
+        Effect(1.13, "a", 1, "event-1", "ship", 1, 1, "start"),
+    ]
+    return [*lines[:place], *begun, *lines[place:]]
+
+
+def with_children(lines: Lines, *children: str, lost: bool) -> Lines:
+    """The success of event 2 carried children."""
+    done = Subject(2, None, "t4", 2, "complete", children=children)
+    lines = changed(lines, lambda line: isinstance(line, Invoke) and line.call == "b#8", subjects=(done,))
+    return changed(lines, ok("b#8"), subjects=(Subject(lost=True),)) if lost else lines
+
+
+def child_of_a_refused_success(lines: Lines) -> Lines:
+    """Event 3 was never published by itself: it came with the success of event 2, which was refused."""
+    asked = tuple(Subject(event_id=f"event-{n}", delay=0.0, bus="orders") for n in (1, 2))
+    answers = tuple(Subject(n, f"event-{n}", fence=0, what="PENDING", attempts=0) for n in (1, 2))
+    lines = changed(lines, lambda line: isinstance(line, Invoke) and line.call == "p#1", subjects=asked)
+    return with_children(changed(lines, ok("p#1"), subjects=answers), "event-3", lost=True)
+
+
+def two_children(lines: Lines) -> Lines:
+    lines = changed(lines, lambda line: isinstance(line, RunSettings), one_child=True)
+    return refinal(refinal(lines, 2, parent_id="event-1"), 3, parent_id="event-1")
+
+
+def child_without_success(lines: Lines) -> Lines:
+    lines = changed(lines, lambda line: isinstance(line, RunSettings), emitter="ship")
+    return refinal(lines, 3, parent_id="event-1")
+
+
+def cancelled_and_completed(lines: Lines) -> Lines:
+    return [
+        *lines,
+        Invoke("x#1", 6.2, "x", "cancel_event", (Subject(event_id="event-3"),)),
+        Ok("x#1", 6.3, (Subject(3, "event-3", fence=2, what="CANCELLED", attempts=1, generation=0),)),
+    ]
+
+
+def cancelled_and_still_running(lines: Lines) -> Lines:
+    """The handler of event 3 ends more than a lease after the cancellation of its event."""
+    lines = relogged(refinal(lines, 3, status=CANCELLED, fence=2), 13, action=Action.CANCELLED, status=CANCELLED)
+    return [*lines, Effect(6.45 + LEASE + 0.1, "b", 3, "event-3", "mail", 1, 1, "done")]
+
+
 MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "an acknowledged event is gone": ("lost", forget_event_3),
     "an event is completed and no handler was done with it": ("lost", never_done),
@@ -262,6 +360,22 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a lock is held by two": ("locks", lock_held_by_two),
     "a fence of a lock is used twice": ("locks", lock_fence_used_twice),
     "handlers overlap and nobody was frozen": ("overlap", nobody_frozen),
+    "a success that was kept is repeated": ("results", success_repeated),
+    "a success that a failure carried is repeated": ("results", success_of_a_failure_repeated),
+    "a step is computed again after it returned": ("steps", step_computed_again),
+    "a step is computed again after it was kept": ("steps", kept_step_computed_again),
+    "a step returns two values": ("steps", step_with_two_values),
+    "a strict success is repeated": ("results", strict_success_repeated),
+    "an end does not show its handler": (
+        "results",
+        lambda lines: changed(lines, lambda line: isinstance(line, RunSettings), shows_results=True),
+    ),
+    "a child is missing": ("children", lambda lines: with_children(lines, "event-9", lost=False)),
+    "a child of a refused success": ("children", child_of_a_refused_success),
+    "two children instead of one": ("children", two_children),
+    "a child of a handler that never succeeded": ("children", child_without_success),
+    "a cancelled event is completed": ("cancelled", cancelled_and_completed),
+    "a handler runs on after its event was cancelled": ("cancelled", cancelled_and_still_running),
 }
 
 
@@ -270,3 +384,12 @@ def test_each_mutation_is_flagged_by_its_check(name: str) -> None:
     expected, mutate = MUTATIONS[name]
     found = check(mutate(story()))
     assert expected in {violation.check for violation in found}, [str(violation) for violation in found]
+
+
+def test_what_a_former_holder_could_not_keep_may_be_done_again() -> None:
+    assert check(refused_keep(story())) == []
+
+
+def test_a_step_that_returns_its_kept_value_is_clean() -> None:
+    steps = [step(1.1, "a", 1, "computed"), step(1.15, "a", 1, "returned", "x"), step(3.3, "b", 2, "returned", "x")]
+    assert check([*story(), *steps]) == []

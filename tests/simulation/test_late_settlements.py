@@ -1,12 +1,13 @@
 """Late but not overtaken counts: the checker allows exactly that, and nothing more."""
 
 import pytest
+from tests.simulation.counts import late_settlements, takeovers
 from tests.simulation.story import COMPLETED, LEASE, PENDING, PROCESSING, claim, entry, final, granted, settle
 
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
-from durabus.testing.history.claims import late_settlements, takeovers
-from durabus.testing.history.history import Effect, History, Invoke, Line, Ok, RunSettings, Subject
+from durabus.testing.history.history import Effect, History, Invoke, Line, Ok, RunSettings
+from durabus.testing.history.subjects import Subject
 
 LOST = "lease expired (worker a)"
 

@@ -5,7 +5,8 @@ from tests.simulation.story import BUS, COMPLETED, LEASE, PROCESSING, entry, fin
 
 from durabus.model.statuses import Action
 from durabus.testing.history.claims import serial
-from durabus.testing.history.history import ClaimAsked, Disturbed, Effect, History, Invoke, Line, Logged, Ok, Subject
+from durabus.testing.history.history import Disturbed, Effect, History, Invoke, Line, Logged, Ok
+from durabus.testing.history.subjects import ClaimAsked, Subject
 
 
 def claimed(call: str, at: float, host: str, token: str, *ids: int) -> list[Line]:

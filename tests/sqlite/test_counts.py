@@ -10,10 +10,10 @@ from durabus.model.settlement import Complete, Fail, Settlement
 from durabus.stores.sqlite.store import SQLiteStore
 
 COUNTED = """
-SELECT bus, sum(live), sum(completed), sum(completed_with_errors), sum(failed) FROM (
-    SELECT bus, 1 AS live, 0 AS completed, 0 AS completed_with_errors, 0 AS failed FROM events
-    UNION ALL SELECT bus, 0, 1, 0, 0 FROM event_log WHERE completed = 1
-    UNION ALL SELECT bus, 0, 0, status = 'COMPLETED_WITH_ERRORS', status = 'FAILED' FROM dead_letters
+SELECT bus, sum(live), sum(completed), sum(completed_with_errors), sum(failed), sum(cancelled) FROM (
+    SELECT bus, 1 AS live, 0 AS completed, 0 AS completed_with_errors, 0 AS failed, 0 AS cancelled FROM events
+    UNION ALL SELECT bus, 0, status = 'COMPLETED', 0, 0, status = 'CANCELLED' FROM event_log WHERE completed = 1
+    UNION ALL SELECT bus, 0, 0, status = 'COMPLETED_WITH_ERRORS', status = 'FAILED', 0 FROM dead_letters
 ) GROUP BY bus ORDER BY bus
 """
 
@@ -31,21 +31,25 @@ async def claim(store: SQLiteStore, bus: str, limit: int) -> list[Claim]:
 
 async def test_every_road_of_an_event_is_noted(store: SQLiteStore, admin: sqlite3.Connection) -> None:
     events = await store.add_events([new_event("a.b", bus=bus) for bus in ("one", "two") for _ in range(5)])
-    assert kept(admin) == [("one", 5, 0, 0, 0), ("two", 5, 0, 0, 0)]
+    assert kept(admin) == [("one", 5, 0, 0, 0, 0), ("two", 5, 0, 0, 0, 0)]
     await store.add_events([new_event("a.b", bus="two", event_id=events[0].event_id)])  # known: nothing new
     first, second = await claim(store, "one", 5), await claim(store, "two", 4)
     both: list[Settlement] = [Complete(one.ref) for one in (*first[:3], *second[:2])]
     await store.settle_events([*both, Fail(first[3].ref, "no", None), Complete(first[4].ref, (), ("so",))])
     await store.settle_events([Complete(second[2].ref, (), (), None, 200), Complete(second[3].ref)])
     await store.settle_events(both)  # a repeat
-    assert kept(admin) == [("one", 0, 3, 1, 1), ("two", 1, 4, 0, 0)]
+    assert kept(admin) == [("one", 0, 3, 1, 1, 0), ("two", 1, 4, 0, 0, 0)]
     assert await store.counts("one") == Counts(completed=3, completed_with_errors=1, failed=1)
     await store.requeue_dead_letters([first[3].event.id])
-    assert kept(admin) == [("one", 1, 3, 1, 0), ("two", 1, 4, 0, 0)]
+    assert kept(admin) == [("one", 1, 3, 1, 0, 0), ("two", 1, 4, 0, 0, 0)]
     await store.remove_event(second[0].event.id)
     await store.remove_event(events[9].id)
     assert await store.cleanup_excess_events("one", keep=1) == 2
-    assert kept(admin) == [("one", 1, 1, 1, 0), ("two", 0, 3, 0, 0)]
+    assert kept(admin) == [("one", 1, 1, 1, 0, 0), ("two", 0, 3, 0, 0, 0)]
+    await store.cancel_event(first[3].event.id, reason="not wanted")
+    assert kept(admin) == [("one", 0, 1, 1, 0, 1), ("two", 0, 3, 0, 0, 0)]
+    assert await store.cleanup_excess_events("one", keep=0) == 2
+    assert kept(admin) == [("one", 0, 0, 1, 0, 0), ("two", 0, 3, 0, 0, 0)]
 
 
 async def test_a_bus_without_events_has_no_row(store: SQLiteStore, admin: sqlite3.Connection) -> None:
@@ -56,7 +60,7 @@ async def test_a_bus_without_events_has_no_row(store: SQLiteStore, admin: sqlite
     await store.trim_event_history("default", older_than=0)
     await store.purge_dead_letters_by_id([failed.event.id])
     await store.purge_dead_letters(created_until_ts=await store.now())
-    assert kept(admin) == [("default", 1, 0, 0, 0)]
+    assert kept(admin) == [("default", 1, 0, 0, 0, 0)]
     await store.remove_event(pending.event.id)
     assert kept(admin) == []
 

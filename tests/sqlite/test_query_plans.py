@@ -29,6 +29,7 @@ SCANS = {
     "expired_events_of_all": "the events somebody works on, never the backlog",
     "last_position": "sqlite_sequence has one row",
     "list_dead_letters": "in index order, up to the limit",
+    "woken_parents": "the parents that this very transaction has made due",
 }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, assert_type
 
 from durabus import (
+    BatchContext,
+    BatchFailed,
     Context,
     DLQInspector,
     Event,
@@ -50,13 +52,29 @@ def audit(event: Event) -> None:
     assert_type(event.payload, Any)
 
 
+async def weigh(events: list[Event], ctx: BatchContext) -> None:
+    assert_type(ctx.events, tuple[Event, ...])
+    assert_type(ctx.fence_of(events[0]), int)
+    failed: dict[Event, Exception] = {event: ValueError("too heavy") for event in events if event.payload > 10}
+    if failed:
+        raise BatchFailed(failed)
+
+
+async def price(event: Event) -> int:
+    return len(str(event.payload))
+
+
 async def serve() -> list[str]:
     bus = EventBus("memory://", retry=RetryPolicy(max_retries=2, base_delay=0.01))
     assert_type(bus.subscribe(OrderPlaced, charge, id="charge"), str)
     bus.on("order.*", id="audit", timeout=5.0)(audit)
+    assert_type(bus.subscribe("parcel.*", weigh, batch=10, within=0.01), str)
+    bus.on("price.quote")(price)
     async with bus as started:
         assert_type(started, EventBus)
         assert_type(await bus.publish(OrderPlaced(item="lamp", amount=40)), str)
+        await bus.emit("parcel.packed", 3)
+        assert_type(await bus.request("price.quote", "lamp", timeout=5.0), Any)
         handle = bus.emit(OrderPlaced(item="piano", amount=9000), tags=["large"], priority=1)
         assert_type(handle, Handle)
         assert_type(await handle.stored(), Event)
@@ -92,6 +110,8 @@ async def mistakes(bus: EventBus, queue: EventQueue, ctx: Context) -> None:
     await bus.publish("order.placed", {}, priorty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await bus.publish("order.placed", {}, tags=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     EventBus("memory://", concurency=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await bus.request("price.quote")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    bus.subscribe("parcel.*", weigh, batch="10")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     RetryPolicy(5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await queue.finalize("7")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ctx.fence = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

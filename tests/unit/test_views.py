@@ -14,13 +14,15 @@ from durabus.model.event import new_event_id
 from durabus.model.handler import HandlerInfo
 from durabus.model.query import EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import NO_HANDLER, Complete, Fail
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Keep
 from durabus.model.statuses import Action, ResultStatus
+from durabus.model.wait import new_wait, waiting
 from durabus.store.log import START
 from durabus.views import events as event_views
 from durabus.views.dead_letters import count_dead_letters, dead_letters_named
 from durabus.views.events import find_events, follow_log, read_event_details, read_family
 from durabus.views.stats import read_metrics
+from durabus.views.steps import handlers_of
 from durabus.views.workers import LATE_AFTER, list_held_locks
 
 RESULT = HandlerResult(handler_id="h", status=ResultStatus.SUCCEEDED, value_json="7")
@@ -159,3 +161,65 @@ async def test_metrics_are_those_of_one_bus(store: EventStore, clock: ManualCloc
     assert (found.bus, found.counts.pending, found.log_hold, found.missing_handlers) == ("default", 2, None, 0)
     clock.advance(LATE_AFTER + 1)
     assert (await read_metrics(store, "default")).missing_handlers == 1
+
+
+def kept(handler_id: str, value_json: str, milliseconds: float | None = None) -> HandlerResult:
+    return HandlerResult(
+        handler_id=handler_id,
+        status=ResultStatus.KEPT,
+        attempts=1,
+        value_json=value_json,
+        execution_time_ms=milliseconds,
+    )
+
+
+def test_each_handler_comes_with_its_steps_and_sleeps() -> None:
+    failed = HandlerResult(handler_id="b", status=ResultStatus.TRANSIENT, value_json='{"traceback": "Traceback"}')
+    first, second, third = handlers_of(
+        [
+            RESULT,
+            kept("a > charge", '{"value":{"receipt":7},"arguments":"0a"}', 20.0),
+            kept("a > sleep", "1700000000.5"),
+            kept("a > charge#2", "{}", 5.0),
+            kept("a > odd", "[1"),
+            failed,
+        ]
+    )
+    assert (first.handler_id, first.status, first.steps) == ("h", ResultStatus.SUCCEEDED, ())
+    assert (second.handler_id, second.result, second.status) == ("a", None, ResultStatus.PROCESSING)
+    assert [(step.name, step.value_json, step.until_ts, step.share) for step in second.steps] == [
+        ("charge", '{"receipt":7}', None, 1.0),
+        ("sleep", None, 1700000000.5, 0.0),
+        ("charge#2", "null", None, 0.25),
+        ("odd", "[1", None, 0.0),
+    ]
+    assert (third.traceback, first.traceback) == ("Traceback", None)
+
+
+def test_a_wait_says_what_it_is_for_and_then_which_event_came() -> None:
+    waits = [
+        waiting("a > wait_for", new_wait("shop", "payment.settled", {"order": 7, "by": "card"}, 1700000000.5)),
+        waiting("a > wait_for#2", new_wait("shop", "goods.packed", None, None)),
+        kept("a > wait_for#3", '{"event":{"id":5}}'),
+        kept("a > wait_for#4", '{"event":null}'),
+    ]
+    (handler,) = handlers_of(waits)
+    assert [(step.waits_for, step.until_ts, step.value_json) for step in handler.steps] == [
+        ('payment.settled where by="card", order=7', 1700000000.5, None),
+        ("goods.packed", None, None),
+        (None, None, '{"id":5}'),
+        (None, None, "null"),
+    ]
+
+
+async def test_results_come_in_the_order_in_which_they_were_stored(store: EventStore) -> None:
+    (event,) = await publish(store, 1)
+    (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w:1", token=new_token()))
+    await store.keep_results([Keep(claim.ref, (kept("h > b", "1"),)), Keep(claim.ref, (kept("h > a", "2"),))])
+    running = await read_event_details(store, event.id)
+    assert running is not None
+    assert [result.handler_id for result in running.last_results] == ["h > b", "h > a"]
+    await store.settle_events([Complete(claim.ref, (RESULT,))])
+    found = await read_event_details(store, event.id)
+    assert found is not None
+    assert [result.handler_id for result in found.last_results] == ["h > b", "h > a", "h"]

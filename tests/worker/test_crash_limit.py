@@ -42,7 +42,7 @@ async def processed(clock: ManualClock, crashes: int) -> tuple[Event, list[Event
 async def test_an_event_that_lost_its_last_attempt_does_not_run_again() -> None:
     event, ran = await processed(ManualClock(1_000_000.0), ATTEMPTS)
     assert (event.status, ran) == (EventStatus.FAILED, [])
-    assert event.errors[-1] == "no attempt is left: the last of 2 ended when the lease of its worker expired"
+    assert event.errors[-1] == "no attempt is left: the last of 2 ended with the lease or the process of its worker"
 
 
 async def test_an_event_with_an_attempt_left_runs_after_a_crash() -> None:

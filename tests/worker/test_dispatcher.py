@@ -9,7 +9,7 @@ from tests.worker.support import ONCE, STEADY, make_claim, make_handler
 from durabus import Event
 from durabus.errors import DuplicateHandlerError
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
-from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import Dispatcher
@@ -50,7 +50,7 @@ def open_breaker(dispatcher: Dispatcher, handler_id: str) -> Breaker:
     return handler.breaker
 
 
-def statuses(settlement: Complete | Fail | Release) -> dict[str, ResultStatus]:
+def statuses(settlement: Settlement) -> dict[str, ResultStatus]:
     return {result.handler_id: result.status for result in settlement.results}
 
 
@@ -338,11 +338,17 @@ class OtherNode:
     def nodes(self) -> int:
         return 2
 
+    def any_remote(self) -> bool:
+        return True
+
     async def learn(self, revision: str) -> None:
         self.known.add(revision)
 
     def last_seen(self, handler_id: str) -> Sighting | None:
         return Sighting("web-2:7", self.silent_for)
+
+    def lacked_elsewhere(self) -> tuple[str, ...]:
+        return ()
 
     async def look(self) -> None:
         raise NotImplementedError
@@ -383,8 +389,8 @@ async def test_an_event_for_a_silent_node_rests_for_half_its_silence_and_is_logg
 ) -> None:
     assert await delays_of(Dispatcher(remote=OtherNode(200.0)), 1, 2, 3, 4) == [0.1, 100.0, 100.0, 100.0]
     (record,) = caplog.records
-    assert "waits for handler theirs, last seen on node web-2:7 200 s ago" in record.message
-    assert "durabus handlers forget --bus default theirs" in record.message
+    assert "waits for handler theirs, last seen on node web-2:7 200 s ago" in record.getMessage()
+    assert "durabus handlers forget --bus default theirs" in record.getMessage()
 
 
 async def test_a_release_for_another_node_says_what_the_event_waits_for() -> None:

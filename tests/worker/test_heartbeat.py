@@ -121,6 +121,28 @@ async def test_a_claim_that_could_not_be_renewed_before_its_deadline_is_reported
     assert bench.lost == [(bench.held[0].ref.id, "could not be renewed in time")]
 
 
+async def test_a_beat_that_waited_is_followed_at_once_by_one_for_the_next_deadline(time: Time) -> None:
+    class NoAnswer(WatchedStore):
+        async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+            time.now = first.deadline
+            raise StoreUnavailableError("no answer")
+
+    bench = Bench(NoAnswer(), time)
+    for _ in range(2):
+        await bench.claim()
+        time.now += 2.0
+    first, second = bench.held
+    assert bench.heartbeat._pause() == LEASE * heartbeat.TICK
+    time.now = second.deadline - LEASE * (heartbeat.SAFETY - 1 / 3) - 0.1
+    await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [first.ref.id]
+    assert time.now < second.deadline < time.now + LEASE * heartbeat.TICK
+    assert bench.heartbeat._pause() == 0.0
+    await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [first.ref.id, second.ref.id]
+    assert bench.heartbeat._pause() == LEASE * heartbeat.TICK
+
+
 async def test_the_deadline_is_counted_from_before_the_request_was_sent(time: Time) -> None:
     class SlowStore(WatchedStore):
         async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:

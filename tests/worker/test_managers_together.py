@@ -104,6 +104,27 @@ async def announced(store: EventStore, count: int) -> None:
     await until_true(known)
 
 
+async def test_a_single_step_runs_a_handler_that_another_node_has_offered(open_one: Open) -> None:
+    notes, first, second = Notes(), await open_one(), await open_one()
+    manager, bus = await manager_of(first, notes, "mail"), EventBus(second, poll_interval=0.05)
+    assert await manager.process_next() is None
+    bus.subscribe("order.*", notes.handler("audit"), id="audit")
+    async with bus:
+        handle = bus.emit("order.placed", {"n": 0})
+        stepped: list[Event] = []
+
+        async def step() -> bool:
+            event = await manager.process_next()
+            stepped.extend([] if event is None else [event])
+            return bool(stepped)
+
+        await until_true(step)
+        async with asyncio.timeout(30):
+            await handle.completed()
+    assert notes.calls == {("mail", 0): 1, ("audit", 0): 1}
+    assert stepped[0].event_id == handle.event_id
+
+
 async def test_single_steps_of_two_managers_complete_nothing_that_the_other_has_not_had() -> None:
     clock = ManualClock()
     store, notes = MemoryStore(clock), Notes()

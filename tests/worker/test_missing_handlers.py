@@ -11,7 +11,7 @@ from tests.seeds.support import Recorder, until_status
 from tests.seeds.support import until as until_true
 from tests.worker.support import until
 
-from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
+from durabus import ConfigurationError, Context, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
 from durabus.model.handler import HandlerInfo
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker import executor
@@ -82,6 +82,24 @@ async def test_the_handler_gets_the_event_when_a_node_has_it_again(
         back.subscribe("job", old, id="old")
         await until_status(store, event.id, EventStatus.COMPLETED)
     assert (new.calls, old.calls) == (1, 1)
+
+
+async def test_a_handler_that_waits_here_does_not_delay_the_one_whose_node_comes_back(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.worker.registry.REFRESH", LIVE / 2)
+    old = Recorder()
+
+    async def waits(event: Event, ctx: Context) -> None:
+        await ctx.wait_for("never")
+
+    async with EventBus(store, poll_interval=0.02) as bus, EventBus(store, poll_interval=0.02) as back:
+        bus.subscribe("job", waits, id="waits")
+        event = await bus.emit("job").stored()
+        while "RELEASED" not in await trail(store, event):  # noqa: ASYNC110  (the store has no such event)
+            await asyncio.sleep(0.01)
+        back.subscribe("job", old, id="old")
+        await until(lambda: old.calls == 1)
 
 
 async def test_the_handler_gets_the_event_when_this_node_subscribes_it(store: EventStore) -> None:

@@ -10,7 +10,7 @@ from tests.worker.support import Calls, WatchedStore, all_completed, filled, unt
 from durabus import EventBus, ManualClock
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
-from durabus.store.outage import LONGEST_PAUSE, SELDOM, Outage
+from durabus.store.outage import LATE, LONGEST_PAUSE, SELDOM, Outage
 
 FOR_EVER = 1_000_000_000
 
@@ -53,6 +53,22 @@ def test_an_outage_lasts_until_each_failed_call_has_succeeded(caplog: pytest.Log
     assert len(caplog.records) == 3, "after 0, 0.5 and 1 seconds, though the store answers others"
     outage.answered("to note handlers")
     assert outage.since is None
+
+
+def test_a_service_logs_nothing_of_a_short_outage_that_the_worker_reports(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = ManualClock(0.0)
+    outage = Outage(logging.getLogger("test"), "the watch fails", clock.now, first_line=LATE)
+    outage.failed(StoreUnavailableError("x"))
+    clock.advance(LATE - 1)
+    outage.failed(StoreUnavailableError("x"))
+    outage.answered()
+    assert not caplog.records, "neither the outage nor its end"
+    outage.failed(StoreUnavailableError("x"))
+    clock.advance(LATE)
+    outage.failed(StoreUnavailableError("x"))
+    outage.answered()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_an_error_that_no_store_raises_shows_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from tests.worker.support import WatchedStore, filled, make_event, make_handler,
 from durabus import Event, EventBus, EventManager, EventQueue, EventStatus, EventStore, SyncEventBus, open_store
 from durabus.model.policies import RetryPolicy
 from durabus.worker.handler import Context
-from durabus.worker.threads import HandlerThreads, ThreadCall, is_in_thread
+from durabus.worker.threads import HandlerThreads, call_with_event, is_in_thread
 
 QUICK = RetryPolicy(max_retries=1, base_delay=0.001, max_delay=0.001)
 
@@ -173,7 +173,7 @@ def test_a_wait_for_another_event_ends_with_the_timeout_of_the_function(mode: st
 
 async def test_a_child_process_knows_nothing_of_the_threads_of_its_parent(slow: Slow) -> None:
     threads, event = HandlerThreads(1), make_event()
-    calling = asyncio.create_task(ThreadCall(make_handler(slow), Context(event, "w:1"), threads).returned())
+    calling = asyncio.create_task(call_with_event(make_handler(slow), Context(event, "w:1"), threads).returned())
     await asyncio.to_thread(slow.begun.wait, 10)
     assert is_in_thread(event)
     child = os.fork()

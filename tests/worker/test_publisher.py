@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from unittest.mock import create_autospec
 
 import pytest
 from msgspec.structs import replace
 from tests.worker.support import WatchedStore
 
 from durabus import Event, EventBus, EventBusShutdownError, EventStatus
-from durabus.bus import publisher as publisher_module
+from durabus.bus import ends
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
 from durabus.bus.history import HistoryLimit
@@ -19,6 +20,7 @@ from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Complete
 from durabus.stores.memory.core import FEATURES
+from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.children.waiting import AwaitedChildren
 
 
@@ -29,12 +31,15 @@ class SharedStore(WatchedStore):
 
 
 def make_publisher(store: WatchedStore, runs_here: Callable[[int], bool]) -> Publisher:
+    children = AwaitedChildren(store, "default", None, lease=30.0, has_remote=lambda _type: False)
+    runner = create_autospec(ChildRunner, instance=True)
+    runner.is_running.side_effect = runs_here
+    children.runner = runner
     return Publisher(
         store,
         "default",
         ready=nothing_first,
-        runs_here=runs_here,
-        children=AwaitedChildren(store, "default", None, lease=30.0, has_remote=lambda _type: False),
+        children=children,
         finder=Finder(store, "default"),
         history=HistoryLimit(store, EventBus(store)._options),
     )
@@ -47,7 +52,7 @@ def store() -> SharedStore:
 
 @pytest.fixture
 async def publisher(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
-    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(ends, "LOOK_EVERY", 0.01)
     publisher = make_publisher(store, lambda _id: False)
     yield publisher
     publisher.close(EventBusShutdownError("end of the test"))
@@ -133,10 +138,10 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
 async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
     store: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(ends, "LOOK_EVERY", 0.01)
     here: set[int] = set()
     publisher = make_publisher(store, here.__contains__)
-    many = send(publisher, publisher_module.LOOK_AT_ONCE + 1)
+    many = send(publisher, ends.LOOK_AT_ONCE + 1)
     here.update([(await handle.stored()).id for handle in many])
     (elsewhere,) = send(publisher)
     await elsewhere.stored()
@@ -150,12 +155,12 @@ async def test_many_ends_in_other_processes_are_caught_up_with(
     store: SharedStore, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publisher sees all of them in one round: the second one is an hour away."""
-    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.5)
-    handles = send(publisher, 5 * publisher_module.LOOK_AT_ONCE)
+    monkeypatch.setattr(ends, "LOOK_EVERY", 0.5)
+    handles = send(publisher, 5 * ends.LOOK_AT_ONCE)
     await publisher.flush()
     await end_elsewhere(store)
     await asyncio.sleep(0)  # the first round has its time
-    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 3600)
+    monkeypatch.setattr(ends, "LOOK_EVERY", 3600)
     async with asyncio.timeout(20):
         for handle in handles:
             assert (await handle).status is EventStatus.COMPLETED
@@ -217,7 +222,7 @@ async def test_what_was_on_its_way_to_the_store_at_close_does_not_open_it_again(
     await flushing
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await handle.completed()
-    assert publisher._open == {}
+    assert publisher.by_event_id == {}
 
 
 async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
@@ -229,9 +234,12 @@ async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
     publisher = make_publisher(HangingStore(), lambda _id: False)
     (handle,) = send(publisher)
     await publisher.flush(0.01)
+    ending = publisher.give_up_sending()
     publisher.close(EventBusShutdownError("shut down"))
-    with pytest.raises(EventBusShutdownError, match="shut down"):
+    with pytest.raises(EventBusShutdownError, match="before the store confirmed"):
         await handle.stored()
+    await asyncio.wait(ending, timeout=20)
+    assert [task.cancelled() for task in ending] == [True]
 
 
 async def test_a_handle_may_be_awaited_by_many(store: SharedStore, publisher: Publisher) -> None:

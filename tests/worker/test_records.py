@@ -10,10 +10,15 @@ from durabus.model.policies import RetryPolicy
 from durabus.worker.telemetry import Metrics, log_failed_attempt
 
 
+def records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """The records of failed attempts. Other code in this process may log meanwhile."""
+    return [record for record in caplog.records if record.name == "durabus.retry"]
+
+
 def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytest.LogCaptureFixture) -> None:
     event, handler = make_event(attempts=2), make_handler(print, id="mailer", retry=STEADY)
     log_failed_attempt(event, handler, "ValueError: no", 0.25)
-    (record,) = caplog.records
+    (record,) = records(caplog)
     assert (record.name, record.levelname) == ("durabus.retry", "WARNING")
     assert record.getMessage() == (
         f"event {event.event_id} (user.created), handler mailer: attempt 2 of 4 failed, next in 250 ms: ValueError: no"
@@ -32,7 +37,7 @@ def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytes
 
 def test_the_last_failed_attempt_is_an_error_and_shows_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
     log_failed_attempt(make_event(attempts=4), make_handler(print), "ValueError: no", None, "Traceback: in shop.py")
-    (record,) = caplog.records
+    (record,) = records(caplog)
     assert record.levelname == "ERROR"
     assert "no further attempt" in record.getMessage()
     assert getattr(record, "delay_ms", "missing") is None
@@ -41,13 +46,13 @@ def test_the_last_failed_attempt_is_an_error_and_shows_the_traceback(caplog: pyt
 
 def test_attempts_before_the_last_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     log_failed_attempt(make_event(attempts=1), make_handler(print), "ValueError: no", 1.0, "Traceback: in shop.py")
-    (record,) = caplog.records
+    (record,) = records(caplog)
     assert "\n" not in logging.Formatter("%(message)s").format(record)
 
 
 def test_a_handler_without_a_limit_says_so(caplog: pytest.LogCaptureFixture) -> None:
     log_failed_attempt(make_event(), make_handler(print, retry=RetryPolicy(max_retries=None)), "x", 1.0)
-    (record,) = caplog.records
+    (record,) = records(caplog)
     assert "attempt 1 of unlimited" in record.getMessage()
     assert getattr(record, "max_attempts", "missing") is None
 
@@ -57,7 +62,7 @@ def test_nothing_is_made_for_a_level_that_is_off(caplog: pytest.LogCaptureFixtur
     log_failed_attempt(make_event(), make_handler(print), "x", 1.0)
     caplog.set_level(logging.CRITICAL, logger="durabus.retry")
     log_failed_attempt(make_event(), make_handler(print), "x", None)
-    assert caplog.records == []
+    assert records(caplog) == []
 
 
 def test_metrics_begin_empty() -> None:

@@ -9,7 +9,7 @@ from tests.seeds.support import ONCE
 from tests.worker.support import make_handler, until
 
 from durabus import Event, EventBus, EventStatus
-from durabus.bus import finder, publisher
+from durabus.bus import ends, finder
 from durabus.model.claim import LockClaim
 from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LogPage
@@ -40,9 +40,9 @@ class OddStore(MemoryStore):
         self._fail("register")
         await super().register_handlers(bus, node, handlers, kept_for=kept_for)
 
-    async def get_event(self, ref: EventRef) -> Event | None:
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
         self._fail("get")
-        return await super().get_event(ref)
+        return await super().get_events(refs)
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         self._fail("read")
@@ -65,7 +65,7 @@ async def test_handlers_are_announced_all_the_same(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_end_of_an_event_elsewhere_is_learned_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(ends, "LOOK_EVERY", 0.01)
     store = OddStore()
     async with EventBus(store) as there, EventBus(store) as here:
         handle = here.emit("job")

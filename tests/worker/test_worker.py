@@ -7,8 +7,11 @@ import pytest
 from tests.worker.support import Calls, WatchedStore, all_completed, filled, until, working
 
 from durabus import Action, Event
+from durabus.clock import monotonic
 from durabus.errors import ConfigurationError
+from durabus.model.claim import OfferedHandler, OfferRequest
 from durabus.store import outage
+from durabus.worker import offers
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.worker import Worker, WorkerOptions
 
@@ -131,3 +134,21 @@ async def test_stop_may_come_before_start_and_twice(store: WatchedStore) -> None
 async def test_options_that_cannot_work_are_refused(store: WatchedStore, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Worker(store, "default", Dispatcher(), WorkerOptions(**options))
+
+
+async def test_a_hint_for_offers_that_comes_soon_after_a_look_is_followed_later(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a handler offered by a node that this one does not know yet would wait until it hears of that node."""
+    looks = list[OfferRequest]()
+
+    async def look(request: OfferRequest) -> list[OfferedHandler]:
+        looks.append(request)
+        return []
+
+    monkeypatch.setattr(store, "claim_offered_handlers", look)
+    async with working(store, Calls()) as worker:
+        worker._sharing._offers._looked_at = monotonic()
+        worker._sharing.claimed(in_vain=True)
+        await until(lambda: len(looks) == 1, offers.CURIOUS + 2.0)
+    assert looks[0].handler_ids == ("h0",)

@@ -59,6 +59,30 @@ async def test_a_lost_reply_does_not_strand_events_or_run_them_twice(store: Watc
         assert await trail(store, event) == [Action.PUBLISHED, Action.PICKED, Action.COMPLETED]
 
 
+async def test_an_event_claimed_while_the_last_handler_was_removed_goes_back(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, claim = Calls(), store.claim_next_events
+
+    async def claim_then_unsubscribe(request: ClaimRequest) -> list[Claim]:
+        claims = await claim(request)
+        if claims:
+            dispatcher.remove("h")
+        return claims
+
+    monkeypatch.setattr(store, "claim_next_events", claim_then_unsubscribe)
+    (event,) = await filled(store)
+    dispatcher = Dispatcher()
+    dispatcher.add(make_handler(calls))
+    worker = Worker(store, "default", dispatcher, WorkerOptions(poll_interval=0.02))
+    worker.start()
+    await until(lambda: store.calls["settle"] > 0)
+    await worker.stop(1.0)
+    dispatcher.close()
+    assert await trail(store, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
+    assert calls.numbers == []
+
+
 async def test_a_failure_of_the_store_is_logged(store: WatchedStore, caplog: pytest.LogCaptureFixture) -> None:
     store.failing["claim"] = 1
     async with working(store, Calls()):
@@ -311,9 +335,9 @@ async def test_a_claim_without_a_reply_is_repeated_even_if_there_is_no_other_rea
     await paused.granted.wait()
     dispatcher.remove("h")  # now it would not claim by itself
     lose(paused.answer)
-    await until(lambda: len(paused.in_status(EventStatus.COMPLETED)) == 1)
+    await until(lambda: len(paused.in_status(EventStatus.PENDING)) == 1)
     await worker.stop(1.0)
-    assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.COMPLETED]
+    assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
 
 
 async def test_the_lease_of_a_claim_that_was_asked_for_again_counts_from_the_first_time(

@@ -7,56 +7,55 @@ from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from durabus.bus.finder import Finder, FindRequest, Where
-from durabus.bus.handle import Handle
+from durabus.bus.handle import Handle, ref_of
 from durabus.bus.history import HistoryLimit, check_archive_after, check_history
 from durabus.bus.new_events import (
     MAX_DEPTH,
     add_to_parent,
     check_max_depth,
-    copy_for,
+    forwarder,
     make_event,
-    refuse_itself,
     result_type,
 )
-from durabus.bus.options import BusOptions, check_serve, choice, seconds_or_none
+from durabus.bus.options import BusOptions, check_serve, seconds_or_none
 from durabus.bus.publisher import Publisher
+from durabus.bus.requests import Requesting, Requests
 from durabus.bus.shutdown import Shutdown
-from durabus.bus.subscribing import Subscribing, pattern_of
+from durabus.bus.subscribing import pattern_of
+from durabus.bus.sync_handle import HandlerEmitter
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
-from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions
-from durabus.model.limits import Duration, check_batch, check_name, seconds
+from durabus.model.event import DEFAULT_BUS, EmitOptions, Event, NewEvent
+from durabus.model.limits import Duration, check_batch, check_name, choice, seconds
 from durabus.model.pattern import ANY
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
 from durabus.model.settlement import Settled, Settlement
-from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled, ResultMode
+from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled, ResultMode, Takeover
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
+from durabus.worker.cancelling import cancel_events
+from durabus.worker.children.emissions import EmittingCall
 from durabus.worker.children.waiting import AwaitedChildren, event_lock
-from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.missing_handlers import Unhandled
 from durabus.worker.poller import POLL_FLOOR
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.telemetry import Metrics, Tracing, tell_settled
-from durabus.worker.threads import HandlerThreads
 from durabus.worker.worker import Worker
 
 ARCHIVE_AFTER = 86_400.0
 """Seconds that the store remembers a bus that no node serves any more."""
 
 
-class EventBus(Subscribing):
+class EventBus(Requesting):
     """A named queue with the handlers that this process adds to it.
 
     Processes that open the same store and ``name`` form one fleet: one of them claims each event. An event completes
     once every handler registered by any running process has finished. It waits ``handlers_kept_for`` seconds for the
     handlers of a process that announces itself no more (None: until they are unregistered), 30 s after a shutdown.
-
     ``serve=False`` is for processes that only publish, as a web app that imports the module with the handlers: the bus
-    stores events and neither claims any nor announces its handlers. ``start(serve=True)`` and ``durabus worker`` serve
-    it nevertheless.
-
+    neither claims events nor announces handlers. ``start(serve=True)`` and ``durabus worker`` serve it nevertheless.
     Without a ``store``, the environment variable ``DURABUS_STORE`` names it; without that, ``sqlite:///durabus.db``.
+    ``takeover="lease"``: the claims of a process that has ended are free when their leases are over, and not sooner.
 
     ``mode`` says which events exclude each other, in every process that serves the bus. ``handler_mode`` says whether
     the handlers of one event run one by one or side by side, and ``completion`` whether the event needs all of them or
@@ -79,6 +78,7 @@ class EventBus(Subscribing):
         handler_mode: HandlerMode | str = HandlerMode.SERIAL,
         completion: Completion | str = Completion.ALL,
         results: ResultMode | str = ResultMode.SOON,
+        takeover: Takeover | str = Takeover.PRESENCE,
         unhandled: OnUnhandled | str = OnUnhandled.COMPLETE,
         max_depth: int = MAX_DEPTH,
         event_timeout: Duration | None = None,
@@ -103,6 +103,7 @@ class EventBus(Subscribing):
             handler_mode=choice(HandlerMode, handler_mode, "handler_mode"),
             completion=choice(Completion, completion, "completion"),
             results=choice(ResultMode, results, "results"),
+            takeover=choice(Takeover, takeover, "takeover"),
             unhandled=choice(OnUnhandled, unhandled, "unhandled"),
             max_depth=check_max_depth(max_depth),
             event_timeout=seconds_or_none(event_timeout, "event_timeout"),
@@ -126,18 +127,8 @@ class EventBus(Subscribing):
     def _build_parts(self, options: BusOptions) -> None:
         store, name = self.store, options.name
         self._registry = Registry(store, name, kept_for=options.handlers_kept_for)
-        dispatcher = Dispatcher(
-            threads=HandlerThreads(options.concurrency, f"durabus-{name}"),
-            remote=self._registry,
-            handler_mode=options.handler_mode,
-            completion=options.completion,
-            event_timeout=options.event_timeout,
-            event_slow_timeout=options.event_slow_timeout,
-            tracing=options.tracing,
-            emitter=self.emit,
-            unhandled=Unhandled(options.unhandled, self.metrics),
-        )
-        super().__init__(dispatcher, options)
+        emitter = HandlerEmitter(self.emit, lambda: self._publisher.loop)
+        super().__init__(options, remote=self._registry, metrics=self.metrics, emitter=emitter)
         self._history = HistoryLimit(store, options)
         self._finder = Finder(store, name)
         self._children = AwaitedChildren(
@@ -151,11 +142,11 @@ class EventBus(Subscribing):
             store,
             name,
             ready=self._registry.announced,
-            runs_here=self._worker_runs,
             children=self._children,
             finder=self._finder,
             history=self._history,
         )
+        self._requests = Requests(store, self._publisher)
         self._shutdown = Shutdown(
             store,
             options,
@@ -185,21 +176,11 @@ class EventBus(Subscribing):
 
         An event visits each bus once, so circles end: ``metadata["event_path"]`` names the buses it came through.
         """
-        refuse_itself(self.name, target.name)
-
-        async def hand_on(event: Event) -> None:
-            copied = copy_for(event, self.name, target.name)
-            if copied is not None:
-                metadata, options = copied
-                if not target._started:
-                    await target.start()
-                await target.emit(event.type, event.payload, metadata, **options).stored()
-
         subscription_id = id or f"forward:{self.name}>{target.name}:{pattern_of(pattern)}"
-        return self.subscribe(pattern, hand_on, id=subscription_id)
+        return self.subscribe(pattern, forwarder(self.name, target), id=subscription_id)
 
     async def start(self, *, serve: bool = False) -> Self:
-        """Open the store and begin to claim. It claims what a crash left behind once the lease is over.
+        """Open the store and begin to claim. It claims what a crash left behind, at once or after the lease.
 
         ``serve=True`` makes a bus claim that was created to publish only.
         """
@@ -241,7 +222,7 @@ class EventBus(Subscribing):
         metadata: Mapping[str, Any] | None = None,
         *,
         connection: object | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[EmitOptions],
     ) -> str:
         """Store an event, wait for its end, retries included, and return its ``event_id``.
 
@@ -250,19 +231,22 @@ class EventBus(Subscribing):
         own ``connection``. The latter does not start the bus either.
         """
         self._refuse_if_shut("publish")
-        new = make_event(self._options, event_type, payload, metadata, options)
+        new, run = make_event(self._options, event_type, payload, metadata, options)
         if connection is not None:
             # It announces no handlers first: that write would wait for the caller's own transaction.
             await self.open()
             return (await self.store.add_events([new], connection=connection))[0].event_id
         if not self._started:
             await self.start()
-        handle = self._send(new, None)
+        handle = self._send(new, None, run)
+        worker = None if new.delay or not self._dispatcher else self._worker
+        if worker is not None:
+            self._publisher.ends.address_one(handle)
         event = await handle.stored()
-        if new.delay or self._worker is None or not self._dispatcher:
+        if worker is None:
             self._publisher.drop(handle)
         elif event.status not in TERMINAL:
-            self._worker.nudge()
+            worker.nudge()
             await handle.completed()
         return event.event_id
 
@@ -271,18 +255,17 @@ class EventBus(Subscribing):
         event_type: str | object,
         payload: Any = None,
         metadata: Mapping[str, Any] | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[EmitOptions],
     ) -> Handle:
         """Emit an event and return at once. The bus stores all events of one turn of the loop in one step.
 
-        The event is durable once ``await handle.stored()`` has returned.
+        It is durable once ``await handle.stored()`` has returned, or with the success of the handler that emits it.
         """
-        if self._shut:
-            self._refuse_if_shut("emit")
-        new = make_event(self._options, event_type, payload, metadata, options)
+        self._refuse_if_shut("emit")
+        new, run = make_event(self._options, event_type, payload, metadata, options)
         if not self._started:
             raise ConfigurationError("emit needs a started bus: await bus.start() first")
-        return self._send(new, None if isinstance(event_type, str) else result_type(event_type))
+        return self._send(new, None if isinstance(event_type, str) else result_type(event_type), run)
 
     async def find(
         self,
@@ -301,12 +284,27 @@ class EventBus(Subscribing):
         Returns None if there is no such event, if the time is over, or after a shutdown. It also finds events that
         this bus has emitted and not stored yet, as soon as they are stored.
         """
-        self._refuse_if_shut("find")
-        if not self._started:
-            await self.start()
+        await self._start_for("find")
         ancestor = child_of if isinstance(child_of, str | None) else child_of.event_id
         wanted = FindRequest(pattern_of(event_type), where, ancestor, fields, self.name)
         return await self._finder.find(wanted, self._publisher.watch, past=past, future=future)
+
+    async def cancel(self, event: Event | Handle | EventRef, reason: str, *, children: bool = False) -> list[Event]:
+        """Cancel an event that is PENDING or PROCESSING and, with ``children``, its live descendants.
+
+        The store ends the event at once and refuses what its handler still does. A handler in this process gets
+        ``CancelledError`` at once, in another process when its claim is renewed next: a third of the lease at most. A
+        plain function goes on in its thread. Returns the cancelled events, parents first. Raises ``EventEnded`` if the
+        event has ended, and ``EventNotFound``.
+        """
+        self._refuse_if_shut("cancel")
+        await self.open()
+        cancelled = await cancel_events(self.store, await ref_of(event), reason=reason, children=children)
+        for one in cancelled:
+            if self._worker is not None:
+                self._worker.revoke(one.id, reason)
+            self._publisher.cancelled(one, reason)
+        return cancelled
 
     async def wait_until_idle(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
         """Wait until everything this bus emitted or published has ended; False if ``timeout`` came first."""
@@ -371,29 +369,30 @@ class EventBus(Subscribing):
                 outage=self._registry.outage,
                 on_settled=self._on_settled,
                 on_died=self._publisher.close,
-                waits_for_children=True,
+                node=self._publisher.ends.node,
             )
             self._children.runner = self._worker.children
             self._worker.start()
-
-    def _worker_runs(self, id_: int) -> bool:
-        return self._worker is not None and self._worker.children.is_running(id_)
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
         if self._options.tracing is not None:
             tell_settled(self._options.tracing, claim.event, settled.status)
         if settled.status in TERMINAL:
-            if self._history.size is not None:
-                self._history.one_ended()
+            self._history.one_ended()
             for handle in self._publisher.take(claim.event.event_id):
                 handle.settle(claim, settlement, settled)
 
-    def _send(self, new: NewEvent, expected: Any) -> Handle:
+    def _send(self, new: NewEvent, expected: Any, run: EmittingCall | None) -> Handle:
         handle = Handle(new, expected)
-        self._publisher.send(handle)
+        self._publisher.send(handle, run)
         if new.parent_id is not None:
             add_to_parent(handle)
         return handle
+
+    async def _start_for(self, verb: str) -> None:
+        self._refuse_if_shut(verb)
+        if not self._started:
+            await self.start()
 
     def _refuse_if_shut(self, verb: str) -> None:
         if self._shut:

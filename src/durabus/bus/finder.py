@@ -169,14 +169,16 @@ class Finder:
         for event in events:
             await self._offer(event)
 
-    def close(self) -> None:
-        """End all searches with None."""
+    def close(self) -> set[asyncio.Task[None]]:
+        """End all searches with None. Returns the tasks that are ending."""
         self._closed = True
-        if self._reading is not None:
-            self._reading.cancel()
+        tasks = set() if self._reading is None else {self._reading}
+        for task in tasks:
+            task.cancel()
         for future in list(self._waiting):
             if not future.done():
                 future.set_result(None)
+        return tasks
 
     def _forget(self, future: asyncio.Future[Event | None]) -> None:
         self._waiting.pop(future, None)

@@ -7,6 +7,8 @@ import logging
 import random
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import astuple
+
 from durabus.bus.options import BusOptions
 from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, HistoryFullError, StoreError
@@ -30,7 +32,7 @@ _next_look: WeakKeyDictionary[EventStore, float] = WeakKeyDictionary()
 
 
 class HistoryLimit:
-    """Keeps the newest ``max_history_size`` COMPLETED events; it never drops live events and dead letters.
+    """Keeps the newest ``max_history_size`` ended events; it never drops live events and dead letters.
 
     Without ``max_history_drop`` it drops nothing: a full bus refuses new events until a user trims it.
     """
@@ -48,11 +50,11 @@ class HistoryLimit:
         if self.size is None or self._drop:
             return
         counts = await self._store.counts(self._bus)
-        kept = counts.pending + counts.processing + counts.completed + counts.completed_with_errors + counts.failed
+        kept = sum(astuple(counts))
         if kept + count > self.size:
             raise HistoryFullError(
                 f"bus {self._bus!r} holds {kept} events, {count} more are above max_history_size={self.size}: trim it "
-                "(store.cleanup_excess_events), or let it drop the oldest COMPLETED ones (max_history_drop=True)"
+                "(store.cleanup_excess_events), or let it drop the oldest ended ones (max_history_drop=True)"
             )
 
     def one_ended(self) -> None:
@@ -61,6 +63,11 @@ class HistoryLimit:
             return
         self._ended += 1
         self._trim_if_due()
+
+    def give_up(self) -> None:
+        """Trim nothing more: the store does not answer."""
+        if self._trimming is not None:
+            self._trimming.cancel()
 
     async def close(self) -> None:
         """Trim for the last time."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, Protocol, Unpack, cast
 
 import msgspec
 
 from durabus.bus.handle import Handle
 from durabus.bus.options import BusOptions
 from durabus.errors import ConfigurationError, InvalidEventError
-from durabus.model.event import Event, NewEvent, PublishOptions, new_event, ordering_key_of
+from durabus.model.event import EXPIRES_AFTER, EmitOptions, Event, NewEvent, PublishOptions, new_event, ordering_key_of
+from durabus.model.limits import check_name
 from durabus.model.result import MaxDepthError
+from durabus.worker.children.emissions import RUN, EmittingCall
 from durabus.worker.children.waiting import handled_here
 from durabus.worker.telemetry import metadata_of
 
@@ -54,16 +56,22 @@ def make_event(
     event_type: str | object,
     payload: Any,
     metadata: Mapping[str, Any] | None,
-    options: PublishOptions,
-) -> NewEvent:
+    options: EmitOptions,
+) -> tuple[NewEvent, EmittingCall | None]:
     """Return a new event. Inside a handler it is a child of the handled event, unless ``options`` name a parent.
 
     A delayed event is no child: it would keep its parent open for as long, and so would each event of a chain.
+    Also return the call of the handler that emits it, and to whose success it belongs; None outside of handlers, and
+    with ``parent_id=None``.
     """
+    key = options.pop("key", None)
     if not isinstance(event_type, str):
         event_type, payload = typed_event(event_type, payload)
     parent = handled_here()
-    if parent is not None and "parent_id" not in options and not options.get("delay"):
+    run = None if parent is None else _emitter(options)
+    if key is not None:
+        refuse_key(key, run)
+    if parent is not None and "parent_id" not in options and not (options.get("delay") or options.get("at")):
         options["parent_id"] = parent.claim.event.event_id
     if bus.tracing is not None:
         metadata = metadata_of(bus.tracing, event_type, metadata)
@@ -71,10 +79,29 @@ def make_event(
         metadata = child_metadata(metadata or {}, parent.claim.event, event_type, bus.max_depth)
     elif metadata:
         metadata = first_metadata(metadata)
-    new = new_event(event_type, payload, bus=bus.name, metadata=metadata, **options)
+    new = new_event(event_type, payload, bus=bus.name, metadata=metadata, **cast("PublishOptions", options))
     if new.metadata_json is not None and parent is not None and new.parent_id is not None:
         refuse_behind_itself(new.metadata_json, bus.name, parent.claim.event)
-    return new
+    if run is not None and options.get("event_id") is None:
+        new = run.identify(new, key)
+    return new, run
+
+
+def _emitter(options: EmitOptions) -> EmittingCall | None:
+    """Return the call of the handler that emits the event; None if the options ask for an event of its own."""
+    run = RUN.get()
+    is_alone = "parent_id" in options and options["parent_id"] is None
+    return None if run is None or run.is_over or is_alone else run
+
+
+def refuse_key(key: str, run: EmittingCall | None) -> None:
+    """Raise if ``key`` is no name, or names no child of a handler."""
+    check_name(key, "key")
+    if run is None:
+        raise ConfigurationError(
+            f"key={key!r}: it names a child among those that a handler emits, and this event is none: use "
+            "idempotency_key= here"
+        )
 
 
 def add_to_parent(handle: Handle) -> None:
@@ -137,6 +164,36 @@ def refuse_itself(source: str, target: str) -> None:
         )
 
 
+class ForwardTarget(Protocol):
+    """A bus to which events are forwarded."""
+
+    name: str
+
+    async def start(self) -> object:
+        """Start it, unless it runs already."""
+        ...
+
+    def emit(
+        self, event_type: str, payload: Any, metadata: Mapping[str, Any], /, **options: Unpack[PublishOptions]
+    ) -> Handle:
+        """Emit an event there."""
+        ...
+
+
+def forwarder(source: str, target: ForwardTarget) -> Callable[[Event], Awaitable[None]]:
+    """Return a handler that copies its events to another bus, as their children."""
+    refuse_itself(source, target.name)
+
+    async def hand_on(event: Event) -> None:
+        copied = copy_for(event, source, target.name)
+        if copied is not None:
+            metadata, options = copied
+            await target.start()
+            await target.emit(event.type, event.payload, metadata, **options).stored()
+
+    return hand_on
+
+
 def copy_for(event: Event, source: str, target: str) -> tuple[dict[str, Any], PublishOptions] | None:
     """Return metadata and options of the copy; None if the event was on the target bus already.
 
@@ -151,6 +208,9 @@ def copy_for(event: Event, source: str, target: str) -> tuple[dict[str, Any], Pu
     if target in path:
         return None
     origin = metadata.get(ORIGIN, event.event_id)
+    if event.expires_after is not None:
+        # The copy gets what is left of the time.
+        metadata[EXPIRES_AFTER] = event.expires_after - ((event.picked_ts or event.created_ts) - event.created_ts)
     options: PublishOptions = {
         "tags": event.tags,
         "priority": event.priority,

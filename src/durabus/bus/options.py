@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TypeVar
-
 from durabus.errors import ConfigurationError
 from durabus.model.limits import Duration, seconds
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.statuses import Completion, HandlerMode, OnUnhandled
 from durabus.worker.telemetry import Tracing
 from durabus.worker.worker import WorkerOptions
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class BusOptions(WorkerOptions, frozen=True, kw_only=True):
@@ -47,11 +42,3 @@ def check_serve(serve: bool) -> bool:  # noqa: FBT001  (the option's own value)
     if not isinstance(serve, bool):
         raise ConfigurationError(f"serve={serve!r}: must be True, or False for a bus that only publishes")
     return serve
-
-
-def choice(kind: type[E], value: E | str, option: str) -> E:
-    """Return ``value`` as a member of ``kind``."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigurationError(f"{option}={value!r}: must be one of {[one.value for one in kind]}") from None

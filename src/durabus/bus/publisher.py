@@ -6,25 +6,80 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 
+from durabus.bus.ends import EndWatch
 from durabus.bus.finder import Finder
 from durabus.bus.handle import BusLoop, Handle
 from durabus.bus.history import HistoryLimit
-from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    EventBusShutdownError,
+    EventNotFound,
+    StoreClosedError,
+)
+from durabus.model.event import Event
 from durabus.model.limits import MAX_BATCH
-from durabus.model.result import HandlerResult
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
-from durabus.worker.children.waiting import AwaitedChildren, handled_here
+from durabus.worker.children.emissions import EmittingCall
+from durabus.worker.children.waiting import AwaitedChildren, emits_here, handled_here
 
 logger = logging.getLogger("durabus.bus")
 
-LOOK_EVERY = 0.5
-"""Seconds between two reads of events that other processes may have ended."""
-LOOK_AT_ONCE = 200
-LOOK_THROUGH = 10 * LOOK_AT_ONCE
-"""Maximum number of entries to scan while looking for events that are not running in this process."""
+
+class HeldEvent:
+    """Holds an event of a publisher for the success of the handler that emitted it."""
+
+    __slots__ = ("_publisher", "_run", "store")
+
+    def __init__(self, publisher: Publisher, run: EmittingCall) -> None:
+        self._publisher = publisher
+        self._run = run
+        self.store = publisher.store
+
+    def let_go(self, handle: Handle) -> None:
+        """Store the event now."""
+        self._run.let_go(handle)
+        self._publisher.send_now(handle)
+
+    def added(self, handle: Handle) -> None:
+        """The store has the event."""
+        self._publisher.ends.stored(handle)
+        self._publisher.ends.reader.look_from_now_on()
+        if handle.new.idempotency_key is not None:
+            task = asyncio.get_running_loop().create_task(self._learn(handle))
+            self._publisher.sending.add(task)
+            task.add_done_callback(self._publisher.sending.discard)
+
+    def drop(self, handle: Handle) -> None:
+        """Forget the handle."""
+        self._publisher.drop(handle)
+
+    async def stored_event(self, handle: Handle) -> Event | BaseException:
+        """Return the event that the store has, or why it has none."""
+        new = handle.new
+        try:
+            event = await self.store.get_event(new.event_id)
+            if event is None and new.idempotency_key is not None:
+                (event,) = await self.store.add_events([new])  # another event has the key: this returns it
+        except DurabusError as error:
+            return error
+        return event or EventNotFound(new.event_id)
+
+    async def _learn(self, handle: Handle) -> None:
+        """Find the event with the key of this one: both handles wait for its end."""
+        try:
+            event = await handle.stored()
+        except DurabusError as error:
+            logger.warning("event %s is stored, and cannot be read: %s", handle.event_id, error)
+            return
+        if event.event_id != handle.event_id and not handle.done:
+            self._publisher.rename(handle, event.event_id)
+            self._publisher.ends.stored(handle)
+            if event.status in TERMINAL:
+                await self._publisher.ends.reader.look_at([event.event_id])
 
 
 class Publisher:
@@ -36,15 +91,13 @@ class Publisher:
         bus: str,
         *,
         ready: Callable[[], Awaitable[None]],
-        runs_here: Callable[[int], bool],
         children: AwaitedChildren,
         finder: Finder,
         history: HistoryLimit,
     ) -> None:
-        self._store = store
+        self.store = store
         self._bus = bus
         self._ready = ready
-        self._runs_here = runs_here
         self._children = children
         self._finder = finder
         self._history = history
@@ -53,45 +106,85 @@ class Publisher:
         self._batches: list[list[Handle]] = []
         """The batches that are being stored."""
         self._watched: list[list[Handle]] = []
-        self._open: dict[str, list[Handle]] = {}
-        self._sending: set[asyncio.Task[None]] = set()
+        self.by_event_id: dict[str, list[Handle]] = {}
+        self.ends = EndWatch(store, self)
+        self.sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
-        self._looking: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed: DurabusError | None = None
         self._cut_off: DurabusError | None = None
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the first call; None before it."""
+        return None if self._bus_loop is None else self._bus_loop.loop
+
     def bind(self) -> BusLoop:
         """Belong to the event loop of the first call; raise on every other loop."""
         if self._bus_loop is None:
-            self._bus_loop = BusLoop(self._bus, self._children, asyncio.get_running_loop())
+            self._bus_loop = BusLoop(self._bus, self._children, self.ends, asyncio.get_running_loop())
         self._bus_loop.refuse_other_loops()
         return self._bus_loop
 
-    def send(self, handle: Handle) -> None:
-        """Store the event with everything else that is emitted in this turn of the loop."""
+    def send(self, handle: Handle, run: EmittingCall | None = None) -> None:
+        """Store the event with everything else that is emitted in this turn of the loop.
+
+        An event that a handler emits is held until the handler has succeeded, or waits for it.
+        """
         bus_loop = self._bus_loop or self.bind()
         bus_loop.refuse_other_loops()
         if self._closed is not None:
             raise self._closed
         handle.bus_loop = bus_loop
+        if not self.by_event_id:
+            self._empty.clear()
+        self.by_event_id.setdefault(handle.new.event_id, []).append(handle)
+        if run is not None and emits_here():
+            if handle.new.parent_id is not None:
+                self.ends.address_one(handle)  # its parent will wait for it
+            handle.holder = HeldEvent(self, run)
+            run.hold(handle)
+        else:
+            self.send_now(handle)
+
+    def send_now(self, handle: Handle) -> None:
+        """Store an event that was emitted in this turn of the loop, or was held."""
         self._unsent.append(handle)
         for watched in self._watched:
             watched.append(handle)
-        if not self._open:
-            self._empty.clear()
-        self._open.setdefault(handle.new.event_id, []).append(handle)
         if not self._scheduled:
             self._scheduled = True
-            bus_loop.loop.call_soon(self._send_unsent)
+            asyncio.get_running_loop().call_soon(self._send_unsent)
+
+    def rename(self, handle: Handle, event_id: str) -> None:
+        """Let the handle wait for the end of another event: that one was published before under the same key."""
+        self.drop(handle)
+        self.by_event_id.setdefault(event_id, []).append(handle)
+        self._empty.clear()
+
+    def runs_here(self, id_: int) -> bool:
+        """Whether the worker of this bus holds the event: it reports the end itself."""
+        runner = self._children.runner
+        return runner is not None and runner.is_running(id_)
+
+    def has_handlers(self, event_type: str) -> bool:
+        """Whether the worker of this bus has handlers for the type."""
+        runner = self._children.runner
+        return runner is not None and runner.has_handlers(event_type)
 
     def take(self, event_id: str) -> Sequence[Handle]:
         """Remove and return the handles of an event that has ended, if this publisher sent it."""
-        handles = self._open.pop(event_id, ())
-        if not self._open:
+        handles = self.by_event_id.pop(event_id, ())
+        if not self.by_event_id:
             self._empty.set()
         return handles
+
+    def cancelled(self, event: Event, reason: str) -> None:
+        """Report to its handles that a caller in this process cancelled the event."""
+        self._history.one_ended()
+        for handle in self.take(event.event_id):
+            handle.finish(event, (), reason)
 
     @contextmanager
     def watch(self) -> Iterator[list[Handle]]:
@@ -106,40 +199,60 @@ class Publisher:
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (a store that hangs is left behind)
         """Wait until every event emitted so far is stored or refused."""
         self._send_unsent()
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=timeout)
+        if self.sending:
+            await asyncio.wait(self.sending, timeout=timeout)
 
     async def wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
         """Wait until every event of this publisher has ended. Raises the error of ``close`` if some were cut off."""
         if self._bus_loop is not None:
             self._bus_loop.refuse_other_loops()
         running = handled_here()
-        if running is not None and running.claim.event.event_id in self._open:
+        if running is not None and running.claim.event.event_id in self.by_event_id:
             raise ConfigurationError(
                 f"a handler waits until bus {self._bus!r} is idle, but its own event is one of those it waits for"
             )
         try:
-            async with asyncio.timeout(timeout):
-                await self._empty.wait()
+            with self.ends.waiting_for_all():
+                async with asyncio.timeout(timeout):
+                    await self._empty.wait()
         except TimeoutError:
             return False
         if self._cut_off is not None:
             raise self._cut_off
         return True
 
-    def close(self, error: DurabusError) -> None:
-        """Take no further event. All waits for the end of an event raise ``error``."""
-        if self._looking is not None:
-            self._looking.cancel()
+    def give_up_sending(self) -> set[asyncio.Task[None]]:
+        """Refuse the events that the store has not confirmed. Returns the tasks that are ending."""
+        for handle in [*chain.from_iterable(self._batches), *self._unsent]:
+            self.drop(handle)
+            handle.refuse(
+                EventBusShutdownError(
+                    f"bus {self._bus!r} was shut down before the store confirmed event {handle.event_id}: it may be "
+                    "stored or not, and publishing it again with this event_id stores it once"
+                )
+            )
+        self._unsent.clear()
+        for task in self.sending:
+            task.cancel()
+        return set(self.sending)
+
+    def close(self, error: DurabusError) -> set[asyncio.Task[None]]:
+        """Take no further event; all waits for ends of events raise ``error``. Returns the tasks that are ending."""
+        ending = self.ends.close()
         if self._closed is None:
             self._closed = error
-        if self._open:
+        if self.by_event_id:
             self._cut_off = error
-        for handles in self._open.values():
+        for handles in self.by_event_id.values():
             for handle in handles:
                 handle.refuse(error)
-        self._open.clear()
+        self.by_event_id.clear()
         self._empty.set()
+        return ending
+
+    def store_closed(self, error: StoreClosedError) -> None:
+        """Close: no end can be learned from this store any more."""
+        self.close(StoreClosedError(f"the store was closed under bus {self._bus!r}: {error}"))
 
     def _send_unsent(self) -> None:
         self._scheduled = False
@@ -147,14 +260,15 @@ class Publisher:
             batch, self._unsent = self._unsent[:MAX_BATCH], self._unsent[MAX_BATCH:]
             self._batches.append(batch)
             task = asyncio.get_running_loop().create_task(self._store_batch(batch))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self.sending.add(task)
+            task.add_done_callback(self.sending.discard)
 
     async def _store_batch(self, batch: list[Handle]) -> None:
         try:
             await self._ready()
             await self._history.admit(len(batch))
-            events = await self._store.add_events([handle.new for handle in batch])
+            self.ends.address(batch)
+            events = await self.store.add_events([handle.new for handle in batch])
         except Exception as error:  # noqa: BLE001  (the handles get it, whatever it is)
             logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400
             for handle in batch:
@@ -163,74 +277,27 @@ class Publisher:
             return
         finally:
             self._batches = [other for other in self._batches if other is not batch]
+        ended: list[str] = []
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
             if self._closed is not None:
                 continue  # the handle has the error of ``close``
             if event.event_id != handle.new.event_id:
                 # It was published before under the same idempotency key: both handles wait for the end of that event.
-                self.drop(handle)
-                self._open.setdefault(event.event_id, []).append(handle)
-                self._empty.clear()
+                self.rename(handle, event.event_id)
+            self.ends.stored(handle)
             if event.status in TERMINAL:
-                for ended in self.take(event.event_id):
-                    ended.finish(event, ())
+                ended.append(event.event_id)  # it was published before
+        if ended:
+            await self.ends.reader.look_at(ended)
         if self._finder:
             await self._finder.stored(events)
-        if self._looking is None and self._closed is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
+        self.ends.reader.look_from_now_on()
 
     def drop(self, handle: Handle) -> None:
         """Forget one handle, but not others of the same event."""
-        others = [other for other in self._open.get(handle.event_id, ()) if other is not handle]
+        others = [other for other in self.by_event_id.get(handle.event_id, ()) if other is not handle]
         if others:
-            self._open[handle.event_id] = others
+            self.by_event_id[handle.event_id] = others
         else:
             self.take(handle.event_id)
-
-    async def _look_for_ends(self) -> None:
-        """Read the events that run in other processes; the worker reports those that run here."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            while await self._most_had_ended():
-                pass  # other processes end events faster than this reads them: catch up
-
-    async def _most_had_ended(self) -> bool:
-        """Read the events that were read longest ago. Returns whether to read the next ones at once."""
-        asked = ended = 0
-        for event_id in list(islice(self._open, LOOK_THROUGH)):
-            handles = self._open.pop(event_id, None)
-            if handles is None:
-                continue  # the event ended meanwhile
-            self._open[event_id] = handles  # to the end, also if it runs here: each event gets its turn
-            if handles[0].id is not None and not self._runs_here(handles[0].id):
-                asked += 1
-                ended += await self._look_at(event_id)
-                if asked == LOOK_AT_ONCE:
-                    break
-        return ended > LOOK_AT_ONCE / 2
-
-    async def _look_at(self, event_id: str) -> bool:
-        """Read one event. Returns whether it has ended or is gone."""
-        results: tuple[HandlerResult, ...] = ()
-        try:
-            event = await self._store.get_event(event_id)
-            if event is not None:
-                if event.status not in TERMINAL:
-                    return False
-                results = tuple(await self._store.list_results(event.id))
-        except StoreClosedError as error:
-            self.close(error)
-            return False
-        except DurabusError as error:
-            logger.warning("cannot read event %s, trying again: %s", event_id, error)
-            return False
-        except Exception:
-            logger.exception("cannot read event %s, trying again", event_id)  # without this the task would end
-            return False
-        for handle in self.take(event_id):
-            if event is None:
-                handle.refuse(EventNotFound(event_id))
-            else:
-                handle.finish(event, results)
-        return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from durabus.bus.finder import Finder
 from durabus.bus.history import HistoryLimit, leave
@@ -17,8 +19,10 @@ from durabus.worker.worker import Worker
 
 logger = logging.getLogger("durabus.bus")
 
+T = TypeVar("T")
+
 GOODBYE = 2.0
-"""Seconds that a shutdown waits for the store to note it."""
+"""Seconds that a shutdown waits for each call of the store that notes it."""
 AWAY_CLOSE = 0.5
 """Seconds that a shutdown waits for the close of a store whose server does not answer."""
 
@@ -53,13 +57,21 @@ class Shutdown:
         if worker is not None:
             await worker.stop(limit)
             self.store_is_away = worker.store_is_away
-        self._publisher.close(EventBusShutdownError(f"bus {self._bus!r} was shut down before this event ended"))
-        self._finder.close()
-        served = await self._close_registry()
+        ending = self._publisher.give_up_sending()
+        ending |= self._publisher.close(
+            EventBusShutdownError(f"bus {self._bus!r} was shut down before this event ended")
+        )
+        ending |= self._finder.close()
+        if ending:
+            await asyncio.wait(ending, timeout=AWAY_CLOSE)
+        served = await self._in_time(self._registry.close(tell=not self.store_is_away), "its end was not announced")
         if not self.store_is_away:
-            await self._history.close()
-            if served:
-                await leave(self._store, self._bus, archive_after=self._archive_after)
+            await self._in_time(self._history.close(), "its history was not trimmed", within=max(GOODBYE, limit))
+        if served and not self.store_is_away:
+            await self._in_time(
+                leave(self._store, self._bus, archive_after=self._archive_after), "it was not marked as stopped"
+            )
+        self._history.give_up()
 
     async def close_store(self) -> None:
         """Close the store. If its server does not answer, the close continues in the background."""
@@ -70,11 +82,13 @@ class Shutdown:
         else:
             logger.warning("the store is away: its connections are closed in the background")
 
-    async def _close_registry(self) -> bool:
-        """Announce the end of this node. An idle bus learns here, with its first call, that its store is away."""
+    async def _in_time(
+        self, call: Coroutine[Any, Any, T], what_is_missing: str, *, within: float = GOODBYE
+    ) -> T | None:
+        """Return the answer to a call. An idle bus learns here, with its first call, that its store is away."""
         try:
-            return await in_time(self._registry.close(tell=not self.store_is_away), GOODBYE)
+            return await in_time(call, within)
         except TimeoutError:
-            logger.warning("the store is away: the shutdown of a node of bus %r was not announced", self._bus)
+            logger.warning("the store is away: bus %r is shut down, but %s", self._bus, what_is_missing)
             self.store_is_away = True
-            return False
+            return None

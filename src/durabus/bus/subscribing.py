@@ -13,8 +13,12 @@ from durabus.errors import ConfigurationError
 from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
 from durabus.model.policies import BreakerOption, RetryPolicy, breaker_policy
+from durabus.model.statuses import EventMode
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
+from durabus.worker.missing_handlers import RemoteHandlers, Unhandled
+from durabus.worker.telemetry import Metrics
+from durabus.worker.threads import HandlerThreads
 
 logger = logging.getLogger("durabus.bus")
 
@@ -24,8 +28,20 @@ F = TypeVar("F", bound=HandlerFunction)
 class Subscribing(ABC):
     """A bus with handlers. A handler without a retry policy, slow timeout or breaker of its own gets the bus's."""
 
-    def __init__(self, dispatcher: Dispatcher, options: BusOptions) -> None:
-        self._dispatcher = dispatcher
+    def __init__(
+        self, options: BusOptions, *, remote: RemoteHandlers, metrics: Metrics, emitter: Callable[..., Any]
+    ) -> None:
+        self._dispatcher = Dispatcher(
+            threads=HandlerThreads(options.concurrency, f"durabus-{options.name}"),
+            remote=remote,
+            handler_mode=options.handler_mode,
+            completion=options.completion,
+            event_timeout=options.event_timeout,
+            event_slow_timeout=options.event_slow_timeout,
+            tracing=options.tracing,
+            emitter=emitter,
+            unhandled=Unhandled(options.unhandled, metrics),
+        )
         self._options = options
         self._numbered: dict[str, int] = {}
         """The last number added to a derived id that several subscriptions share, by that id."""
@@ -48,6 +64,8 @@ class Subscribing(ABC):
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         breaker: BreakerOption = None,
+        batch: int | None = None,
+        within: Duration | None = None,
     ) -> str:
         """Call ``handler`` for every event whose type the pattern covers; ``subscribe(handler)`` takes all events.
 
@@ -56,6 +74,10 @@ class Subscribing(ABC):
         ``retry`` and ``breaker`` replace the whole policy, or, as a mapping, only the fields it names;
         ``breaker=False`` switches it off. Returns the subscription's id: ``id`` if one is given, else one derived from
         pattern and function, equal on every node that runs the same code.
+
+        With ``batch``, the handler gets a list of up to ``batch`` events. The call begins when so many wait, or
+        ``within`` seconds after the first (0.1 if not given). Returning None means success for all; a mapping from
+        ``event_id`` gives values or errors; ``BatchFailed`` names those that failed; any other error fails all.
         """
         self._before_subscriptions_change("subscribe")
         glob, function = pattern_and_function(pattern, handler)
@@ -68,7 +90,14 @@ class Subscribing(ABC):
             result_type=result_type(pattern) if isinstance(pattern, type) else None,
             retry=self._options.retry.merged(retry),
             breaker=breaker_policy(breaker, self._options.breaker),
+            batch=batch,
+            within=within,
         )
+        if subscription.batch is not None and self._options.mode is not EventMode.PARALLEL:
+            raise ConfigurationError(
+                f"batch={batch!r} on bus {self._options.name!r}, whose mode {self._options.mode.value!r} runs one "
+                "event at a time: use mode='parallel', or a handler of single events"
+            )
         self._dispatcher.add(subscription)
         self._subscriptions_changed()
         return subscription.id
@@ -86,6 +115,8 @@ class Subscribing(ABC):
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         breaker: BreakerOption = None,
+        batch: int | None = None,
+        within: Duration | None = None,
     ) -> Callable[[F], F]: ...
 
     def on(
@@ -97,13 +128,22 @@ class Subscribing(ABC):
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         breaker: BreakerOption = None,
+        batch: int | None = None,
+        within: Duration | None = None,
     ) -> Any:
         """``subscribe`` as a decorator: ``@bus.on("order.*")``, or ``@bus.on`` for all events."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:
-            glob = ANY if handler is pattern else pattern
             self.subscribe(
-                glob, handler, id=id, timeout=timeout, slow_timeout=slow_timeout, retry=retry, breaker=breaker
+                ANY if handler is pattern else pattern,
+                handler,
+                id=id,
+                timeout=timeout,
+                slow_timeout=slow_timeout,
+                retry=retry,
+                breaker=breaker,
+                batch=batch,
+                within=within,
             )
             return handler
 

@@ -13,12 +13,13 @@ from typing import Any, Self, TypeVar
 
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
+from durabus.bus.sync_handle import SyncHandle
 from durabus.errors import ConfigurationError, EventBusShutdownError, StoreClosedError
 from durabus.loop_thread import LoopThread
 from durabus.model.event import Event
-from durabus.model.limits import Duration, seconds
+from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
-from durabus.model.result import HandlerResult
+from durabus.store.events import EventRef
 from durabus.worker.handler import HandlerFunction
 
 T = TypeVar("T")
@@ -109,45 +110,6 @@ def _end_all() -> None:
 atexit.register(_end_all)
 
 
-class SyncHandle:
-    """What ``SyncEventBus.emit`` returns. After a shutdown it still returns what became known before."""
-
-    def __init__(self, bus: SyncEventBus, handle: Handle) -> None:
-        self._bus = bus
-        self._handle = handle
-        self.event_id = handle.event_id
-
-    def stored(self) -> Event:
-        """Wait until the store has accepted the event durably."""
-        return self._bus.wait_for(self._handle.stored)
-
-    def completed(self, *, timeout: Duration | None = None) -> Event:
-        """Wait until the event has ended, at most ``timeout`` seconds.
-
-        Raises ``TimeoutError`` after that, and ``EventBusShutdownError`` if the bus was shut down before.
-        """
-        return self._within(timeout, self._handle.completed)
-
-    def results(self, *, timeout: Duration | None = None) -> tuple[HandlerResult, ...]:
-        """Wait for the end, as ``completed`` does, and return the stored results."""
-        return self._within(timeout, self._handle.results)
-
-    def result(self, *, timeout: Duration | None = None) -> Any:
-        """Wait for the end, as ``completed`` does, and return the first value of a handler."""
-        return self._within(timeout, self._handle.result)
-
-    def _within(self, timeout: Duration | None, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if timeout is None:
-            return self._bus.wait_for(question)
-        limit = seconds(timeout, "timeout")
-        try:
-            return self._bus.wait_for(question, limit)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"event {self.event_id} has not ended within {limit:g} s: wait longer, or start a worker for its bus"
-            ) from error
-
-
 class SyncEventBus:
     """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads.
 
@@ -225,7 +187,24 @@ class SyncEventBus:
             await self._bus.start()
             return self._bus.emit(*args, **options)
 
-        return SyncHandle(self, self._running().call(send()))
+        return SyncHandle(self.wait_for, self._running().call(send()))
+
+    def request(
+        self,
+        event_type: str | object,
+        payload: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        timeout: Duration,
+        **options: Any,
+    ) -> Any:
+        """As ``EventBus.request``: returns the value of the event's handler."""
+        return self._running().call(self._bus.request(event_type, payload, metadata, timeout=timeout, **options))
+
+    def cancel(self, event: Event | SyncHandle | EventRef, reason: str, *, children: bool = False) -> list[Event]:
+        """As ``EventBus.cancel``."""
+        ref = event.stored().event_id if isinstance(event, SyncHandle) else event
+        return self._running().call(self._bus.cancel(ref, reason, children=children))
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """As ``EventBus.wait_until_idle``."""

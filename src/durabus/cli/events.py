@@ -1,4 +1,4 @@
-"""``durabus events``: lists, shows and retries events, and follows the log."""
+"""``durabus events``: lists, shows, retries and cancels events, and follows the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from durabus.cli.output import (
     status_text,
     table,
 )
-from durabus.errors import EventNotFound
+from durabus.errors import DurabusError, EventEnded, EventNotFound
 from durabus.model.event import Event, check_event_id
 from durabus.model.limits import check_batch
 from durabus.model.log_entry import LogEntry
@@ -38,13 +38,14 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 from durabus.store.log import START
 from durabus.views.events import EventDetails, find_events, follow_log, read_event_details
+from durabus.views.steps import handlers_of
+from durabus.worker.cancelling import cancel_events
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
-    from durabus.model.result import HandlerResult
-
-events = App(name="events", help="Events: list, show, tail, retry.")
+events = App(name="events", help="Events: list, show, tail, retry, cancel.")
 
 SHORT_ERROR = "x" * 8
 """Part of an error that a table shows on even the narrowest terminal."""
@@ -117,7 +118,7 @@ async def show(
     async with opened_store(common) as store:
         found = await read_event_details(store, ref)
         if found is None and lake is not None:
-            from durabus.cli.pipeline import show_archived
+            from durabus.cli.lake import show_archived
 
             show_archived(ref, lake, as_json=common.json)
             return
@@ -139,9 +140,9 @@ def print_event(found: EventDetails, *, as_json: bool) -> None:
         return
     out = console()
     out.print(pairs(_facts(found.event)))
-    if found.results:
+    if found.last_results:
         out.print()
-        out.print(_result_table(found.results))
+        out.print(_handler_table(found))
     out.print()
     out.print(_trail_table(found.trail, found.event.created_ts))
 
@@ -190,6 +191,37 @@ async def retry(
         print_json({"requeued": len(requeued), "events": [event_document(one) for one in requeued]})
     else:
         print(f"{len(requeued)} back in the queue")
+
+
+@events.command(usage="Usage: durabus events cancel [OPTIONS] EVENT...")
+async def cancel(
+    *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
+    reason: Annotated[str, Parameter(help="Why. The log keeps it.")],
+    children: Annotated[
+        bool, Parameter(help="Also cancel their live descendants.", negative="", show_default=False)
+    ] = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """Cancel events that wait or run. A worker that runs one of them loses its claim, and its result is refused.
+
+    Example: durabus events cancel 3 --reason 'the order was withdrawn'
+    """
+    refuse_without_events(event, everything=False)
+    refs = [event_ref(one) for one in event]
+    cancelled: list[Event] = []
+    refused: DurabusError | None = None
+    async with opened_store(common) as store:
+        for ref in refs:
+            try:
+                cancelled += await cancel_events(store, ref, reason=reason, children=children)
+            except (EventEnded, EventNotFound) as error:
+                refused = refused or error
+    if common.json:
+        print_json({"cancelled": len(cancelled), "events": [event_document(one) for one in cancelled]})
+    else:
+        print(f"{len(cancelled)} cancelled")
+    if refused is not None:
+        raise refused
 
 
 def print_events(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> None:
@@ -260,11 +292,44 @@ def _facts(event: Event) -> list[tuple[str, str]]:
     ]
 
 
-def _result_table(results: list[HandlerResult]) -> Table:
-    made = table("handler", "result", ("tries", {"justify": "right"}), ("error", {"overflow": "fold"}))
-    for result in results:
-        made.add_row(plain(result.handler_id), result.status, str(result.attempts), plain(result.error or ""))
+def _handler_table(found: EventDetails) -> Table:
+    """Each handler, and below it its steps and sleeps. Errors are shown whole, values are cut to the width."""
+    number = {"justify": "right"}
+    made = table("handler", "result", ("tries", number), ("took", number), ("error or value", {"overflow": "fold"}))
+    for handler in handlers_of(found.last_results):
+        result = handler.result
+        if result is None:
+            made.add_row(plain(handler.handler_id), handler.status, "", "", "")
+        else:
+            value = None if handler.traceback else result.value_json
+            last = plain(result.error) if result.error else _one_line(value)
+            made.add_row(
+                plain(handler.handler_id), result.status, str(result.attempts), _took(result.execution_time_ms), last
+            )
+        for step in handler.steps:
+            name, tries = f"  > {plain(step.name)}", str(step.attempts)
+            until = "" if step.until_ts is None else f"until {iso(step.until_ts) or 'after the year 9999'}"
+            if step.waits_for is not None:
+                made.add_row(name, "waits", "", "", plain(f"for {step.waits_for} {until}".rstrip()))
+            elif step.until_ts is None:
+                made.add_row(name, "kept", tries, _took(step.milliseconds), _one_line(step.value_json))
+            else:
+                made.add_row(name, "sleep", "", "", until)
     return made
+
+
+def _took(milliseconds: float | None) -> str:
+    return "" if milliseconds is None else f"{milliseconds:.0f} ms" if milliseconds < 1000 else age(milliseconds / 1000)  # noqa: PLR2004
+
+
+def _one_line(value_json: str | None) -> Text:
+    """A value that the table cuts where its column ends."""
+    from rich.text import Text
+
+    shown = "" if value_json in (None, "null") else str(value_json)
+    text = Text.from_markup(plain(shown), overflow="ellipsis")
+    text.no_wrap = True
+    return text
 
 
 def _trail_table(trail: list[LogEntry], created: float) -> Table:

@@ -19,6 +19,7 @@ from durabus.errors import (
     ConfigurationError,
     DamagedLogError,
     DurabusError,
+    EventEnded,
     EventNotFound,
     InvalidEventError,
     InvalidPayloadError,
@@ -81,8 +82,9 @@ def from_error(error: DurabusError) -> CommandFailed:
         case NotADeadLetter():
             hint = "`durabus events show ID` shows its status"
             return CommandFailed("not a dead letter", why, hint, code=Exit.CONFLICT)
-        case LeaseLost():
-            return CommandFailed("another worker holds the event", why, code=Exit.CONFLICT)
+        case EventEnded() | LeaseLost():
+            what = "the event has ended" if isinstance(error, EventEnded) else "another worker holds the event"
+            return CommandFailed(what, why, code=Exit.CONFLICT)
         case InvalidPayloadError():
             return CommandFailed("the payload cannot be stored", why, code=Exit.USAGE)
         case InvalidEventError() | ConfigurationError():

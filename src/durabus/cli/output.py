@@ -31,6 +31,7 @@ STATUS_STYLES = {
     EventStatus.COMPLETED: "green",
     EventStatus.COMPLETED_WITH_ERRORS: "red",
     EventStatus.FAILED: "red",
+    EventStatus.CANCELLED: "dim",
 }
 PLAIN_WIDTH = 100
 """Width of a table that goes into a pipe or a file."""

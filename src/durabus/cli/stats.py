@@ -137,6 +137,7 @@ def _rows(counts: Counts, log_entries: int | None) -> list[tuple[str, str]]:
         "completed": counts.completed,
         "completed with errors": counts.completed_with_errors,
         "failed": counts.failed,
+        "cancelled": counts.cancelled,
         **({} if log_entries is None else {"log entries": log_entries}),
     }
     return [(name, f"{number:>9,}") for name, number in numbers.items()]

@@ -79,12 +79,12 @@ class Client:
         return await self.send(calls.renew(refs, lease=lease))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-        """End claims with ``Complete``, ``Fail`` or ``Release``, each independent of the others."""
+        """End claims with ``Complete``, ``Fail``, ``Release`` or ``Cancel``, each independent of the others."""
         return await self.send(calls.settle(settlements))
 
-    async def get(self, id_: int, *, include_logs: bool = False) -> dict[str, Any]:
+    async def get(self, id_: int, *, include_logs: bool = False, include_results: bool = False) -> dict[str, Any]:
         """One event. Raises ``ApiError`` with status 404 if there is none."""
-        return await self.send(calls.show(id_, include_logs=include_logs))
+        return await self.send(calls.show(id_, include_logs=include_logs, include_results=include_results))
 
     async def list(self, **filters: Any) -> dict[str, Any]:
         """A page of events: status, tags, limit, offset, before_id, bus."""
@@ -93,6 +93,13 @@ class Client:
     async def reset(self, id_: int, reason: str) -> dict[str, Any]:
         """Take an event from its worker."""
         return await self.send(calls.reset(id_, reason))
+
+    async def cancel(self, id_: int, reason: str, *, children: bool = False) -> Sequence[Event]:
+        """Cancel an event and, with ``children``, its live descendants. Returns the cancelled events.
+
+        Raises ``ApiError`` with the code ``event_ended`` if the event has ended.
+        """
+        return await self.send(calls.cancel(id_, reason, children=children))
 
     async def stats(self, bus: str | None = None) -> Counts:
         """Events by status."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import urlencode
 
@@ -21,7 +22,7 @@ from durabus.model.event import Event, new_event_id
 from durabus.model.limits import Duration, check_tags, seconds, stored_text
 from durabus.model.query import Counts, DeadLetterPage
 from durabus.model.result import TransientError, UnrecoverableError
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, Settlement
 
 T = TypeVar("T")
 
@@ -66,6 +67,10 @@ class EventFields(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     priority: int
     delay: Duration
+    at: datetime | None
+    """When the event is due, with a time zone, in place of ``delay``."""
+    expires: Duration | datetime | None
+    """After this duration, or at this time, no worker begins the event any more."""
     max_retries: int | None
     """The number of attempts, as everywhere in the HTTP API."""
     parent_id: str | None
@@ -79,6 +84,8 @@ def event(title: str, payload: Any = None, fields: EventFields | None = None) ->
         given["tags"] = ",".join(check_tags(given["tags"]))
     if "delay" in given:
         given["delay"] = seconds(given["delay"], "delay")
+    if "expires" in given and not isinstance(given["expires"], datetime):
+        given["expires"] = seconds(given["expires"], "expires", allow_zero=False)
     return {"event_id": new_event_id(), **given, "title": title, "payload": payload}
 
 
@@ -168,9 +175,18 @@ def reset(id_: int, reason: str) -> ApiCall[dict[str, Any]]:
     return ApiCall(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
 
 
-def show(id_: int, *, include_logs: bool = False) -> ApiCall[dict[str, Any]]:
+def cancel(id_: int, reason: str, *, children: bool = False) -> ApiCall[list[Event]]:
+    """Cancel an event and, if asked, its live descendants."""
+    path = f"/events/{id_}/cancel" + _query(reason=reason, children="true" if children else None)
+    return ApiCall(method="POST", path=path, read=wire.events, repeatable=True)
+
+
+def show(id_: int, *, include_logs: bool = False, include_results: bool = False) -> ApiCall[dict[str, Any]]:
     """One event, in the format of the design document."""
-    return get(f"/events/{id_}" + _query(include_logs="true" if include_logs else None), msgspec.json.decode)
+    asked = {"include_logs": include_logs, "include_results": include_results}
+    return get(
+        f"/events/{id_}" + _query(**{name: "true" for name, wanted in asked.items() if wanted}), msgspec.json.decode
+    )
 
 
 def list_events(**filters: Any) -> ApiCall[dict[str, Any]]:
@@ -215,6 +231,8 @@ def _settlement(settlement: Settlement) -> dict[str, Any]:
             return {"outcome": "fail", **ref, "error_message": settlement.error, "delay": settlement.delay, **spent}
         case Release():
             return {"outcome": "release", **ref, "delay": settlement.delay, **_reason(settlement)}
+        case Cancel():
+            return {"outcome": "cancel", **ref, "reason": settlement.reason}
 
 
 def _reason(settlement: Complete | Release) -> dict[str, str]:

@@ -9,7 +9,7 @@ import asyncio
 import random
 from functools import partial
 
-from durabus import Context, Event, EventBus, EventQueue, NewEvent, new_event
+from durabus import Context, Event, EventBus, NewEvent, new_event
 from durabus.model.result import TransientError, UnrecoverableError
 
 BUS = "shop"
@@ -41,7 +41,6 @@ FAILURES = (
 
 bus = EventBus(name=BUS, retry={"base_delay": 0.2}, lease=LEASE, concurrency=40, poll_interval=0.25)
 """What the demo's workers serve: ``durabus worker durabus.demo.shop:bus``."""
-queue = EventQueue(bus.store, bus=BUS)
 
 
 def order(number: int) -> NewEvent:
@@ -51,15 +50,14 @@ def order(number: int) -> NewEvent:
 
 
 async def handle(name: str, work: tuple[float, float], follow_up: str | None, event: Event, context: Context) -> None:
-    """Work for a moment, then fail, or publish the follow-up. Its key keeps a second run from publishing it twice."""
+    """Work for a moment, then fail, or emit the follow-up, which is stored together with the success."""
     await asyncio.sleep(random.uniform(*work))
     number: int = event.payload["order"]
     for failing, first, distance, attempts, error in FAILURES:
         if failing == name and number in range(first, number + 1, distance) and context.attempt <= attempts:
             raise error()
     if follow_up is not None:
-        key = f"{follow_up}-{number}"
-        await queue.publish(follow_up, {"order": number}, parent_id=event.event_id, idempotency_key=key)
+        context.emit(follow_up, {"order": number})
 
 
 for name, type_, work, follow_up in HANDLERS:

@@ -42,6 +42,7 @@ class GrantedClaim(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int | None
     principal: Principal
     """The sender of the claim. It may see the event, because it was given the event."""
+    metadata_json: str | None
 
 
 class GrantedClaims:
@@ -59,7 +60,7 @@ class GrantedClaims:
             event = claim.event
             self._claims.pop(event.id, None)
             self._claims[event.id] = GrantedClaim(
-                claim.ref, event.worker_id, event.attempts, event.max_attempts, principal
+                claim.ref, event.worker_id, event.attempts, event.max_attempts, principal, event.metadata_json
             )
         while len(self._claims) > GRANTED_KEPT:
             self._claims.popitem(last=False)
@@ -75,10 +76,9 @@ class GrantedClaims:
         meant = found.worker_id == worker_id if proof is None else found.ref == proof
         return self._claims.pop(id_) if meant else None
 
-    def forget(self, ids: Iterable[int]) -> None:
-        """Forget claims that were settled in another way."""
-        for id_ in ids:
-            self._claims.pop(id_, None)
+    def forget(self, ids: Iterable[int]) -> list[GrantedClaim]:
+        """Forget claims that were settled in another way, and return them."""
+        return [claim for id_ in ids if (claim := self._claims.pop(id_, None)) is not None]
 
 
 class Api:

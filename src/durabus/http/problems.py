@@ -20,6 +20,7 @@ from durabus.errors import (
     ConfigurationError,
     DamagedLogError,
     DurabusError,
+    EventEnded,
     EventNotFound,
     InvalidEventError,
     InvalidPayloadError,
@@ -53,6 +54,7 @@ class Code(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     LEASE_LOST = "lease_lost"
     NOT_A_DEAD_LETTER = "not_a_dead_letter"
+    EVENT_ENDED = "event_ended"
     KEY_TAKEN = "key_taken"
     CLAIM_TOKEN_TAKEN = "claim_token_taken"  # noqa: S105  (a code)
     BODY_TOO_LARGE = "body_too_large"
@@ -82,6 +84,7 @@ STATUS: dict[Code, int] = {
     Code.BODY_TIMEOUT: 408,
     Code.LEASE_LOST: 409,
     Code.NOT_A_DEAD_LETTER: 409,
+    Code.EVENT_ENDED: 409,
     Code.KEY_TAKEN: 409,
     Code.CLAIM_TOKEN_TAKEN: 409,
     Code.BODY_TOO_LARGE: 413,
@@ -177,6 +180,7 @@ class Problem(Exception):  # noqa: N818  (it is one)
 _CODES: dict[type[DurabusError], Code] = {
     EventNotFound: Code.EVENT_NOT_FOUND,
     NotADeadLetter: Code.NOT_A_DEAD_LETTER,
+    EventEnded: Code.EVENT_ENDED,
     LeaseLost: Code.LEASE_LOST,
     InvalidPayloadError: Code.INVALID_PAYLOAD,
     InvalidEventError: Code.INVALID_REQUEST,

@@ -26,7 +26,9 @@ from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
-from durabus.model.statuses import Action, EventStatus
+from durabus.model.statuses import TERMINAL, Action, EventStatus
+from durabus.worker.cancelling import without_expired
+from durabus.worker.replies import tell_of_ends
 
 LOOK_EVERY = 1.0
 """Seconds after which a long poll looks for work without a hint: hints may get lost."""
@@ -46,7 +48,7 @@ async def claim(
 
     The wait ends early if the client disconnects, its token ends, or the server stops. Then nothing stays claimed.
     """
-    claims = await api.store.claim_next_events(request)
+    claims = await claim_now(api, request)
     if claims or wait <= 0 or api.stopping.is_set():
         return claims
     gone = asyncio.create_task(_gone(receive))
@@ -63,6 +65,11 @@ async def claim(
         await _end(gone, stopping)
 
 
+async def claim_now(api: Api, request: ClaimRequest) -> list[Claim]:
+    """Claim events that have not expired, and cancel those that have."""
+    return await without_expired(api.store, request, await api.store.claim_next_events(request))
+
+
 async def _wait(
     api: Api, request: ClaimRequest, deadline: float, ends: set[asyncio.Task[Any]], allowed: Callable[[], bool]
 ) -> list[Claim]:
@@ -75,7 +82,7 @@ async def _wait(
                 return []
             if not allowed():
                 raise Problem(401, "this token ended while it waited for work: nothing was claimed", UNAUTHORISED)
-            claims = await api.store.claim_next_events(request)
+            claims = await claim_now(api, request)
             if claims:
                 return claims
             # The bus has work, but none with these tags. Hints then come at once, so pause longer each time.
@@ -200,7 +207,14 @@ async def _written(api: Api, settlement: Settlement) -> LogEntry | None:
     this report may mean the newer one.
     """
     (outcome,) = (await api.store.settle_events([settlement], with_entries=True)).outcomes
+    await _tell_of_end(api, outcome)
     return outcome.entry if isinstance(outcome, Settled) else None
+
+
+async def _tell_of_end(api: Api, outcome: Settled | LeaseLost) -> None:
+    """Wake the node that waits for the end of the event, if it has ended."""
+    if isinstance(outcome, Settled) and outcome.entry is not None and outcome.status in TERMINAL:
+        await tell_of_ends(api.store, [outcome.entry.metadata_json])
 
 
 async def _settle(
@@ -216,6 +230,7 @@ async def _settle(
     lost: LeaseLost | None = None
     if settlement is not None:
         (outcome,) = (await api.store.settle_events([settlement], with_entries=True)).outcomes
+        await _tell_of_end(api, outcome)
         if isinstance(outcome, Settled) and outcome.entry is not None:
             return outcome.entry
         lost = outcome if isinstance(outcome, LeaseLost) else None

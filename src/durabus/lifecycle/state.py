@@ -7,8 +7,8 @@ import msgspec
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled
+from durabus.model.result import HandlerResult, with_first_success
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled
 from durabus.model.statuses import TERMINAL, Action, EventStatus
 
 
@@ -19,6 +19,8 @@ class HandlerState(msgspec.Struct, frozen=True, gc=False):
     token: str | None = None
     settled_token: str | None = None
     """The token of the claim that settled the result last. An exact repeat of that settlement is not refused."""
+    lock_key: str | None = None
+    """The lock of a serial mode that the claim on the event held when the handler was claimed."""
 
 
 class SettledClaim(msgspec.Struct, frozen=True, gc=False):
@@ -31,7 +33,7 @@ class SettledClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class AbandonedClaim(msgspec.Struct, frozen=True, gc=False):
-    """The claim that the event lost because its lease was over, as long as the event has not been claimed again.
+    """The claim that the event lost with its lease or its process, as long as the event has not been claimed again.
 
     The event still has the fence of this claim. The last of its errors is the one that the abandonment added.
     """
@@ -50,6 +52,8 @@ class EventState(msgspec.Struct, frozen=True, gc=False):
     handlers: tuple[HandlerState, ...] = ()
     settled: SettledClaim | None = None
     abandoned: AbandonedClaim | None = None
+    waits_for_children: bool = False
+    """The event was released until its children have ended, and was not claimed since."""
 
     def settles(self, ref: ClaimRef) -> bool:
         """Return whether a settlement by ``ref`` counts: it is the newest claim, and either current or abandoned.
@@ -102,9 +106,11 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """Take the event back if its lease is over."""
+    """Take the event back if its lease is over, or if its claim belongs to the process that has ``ended``."""
 
     max_attempts: int | None = None
+    ended: str | None = None
+    """The incarnation of a process that has ended."""
 
 
 class Requeue(msgspec.Struct, frozen=True):
@@ -117,7 +123,13 @@ class Reset(msgspec.Struct, frozen=True):
     reason: str
 
 
-EventCommand = Grant | Start | Renew | Complete | Fail | Release | Expire | Requeue | Reset
+class Revoke(msgspec.Struct, frozen=True):
+    """Cancel the event, whether it waits or runs, on behalf of a caller that holds no claim."""
+
+    reason: str
+
+
+EventCommand = Grant | Start | Renew | Complete | Fail | Release | Cancel | Expire | Requeue | Reset | Revoke
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -133,6 +145,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     next_retry_ts: float | None = None
     results: tuple[HandlerResult, ...] = ()
     reason: str | None = None
+    handler_id: str | None = None
+    """The handler of ``Complete.handler_id``. Only ``entry`` makes its result: most records are never read."""
 
     def entry(self, position: str = "") -> LogEntry:
         """Return the log entry. A terminal entry carries the whole event, a PUBLISHED entry all but the payload."""
@@ -163,7 +177,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             parent_id=event.parent_id if whole else None,
             payload_json=event.payload_json if terminal else None,
             errors=event.errors if terminal else (),
-            results=self.results,
+            results=with_first_success(self.results, self.handler_id, self.execution_time_ms),
         )
 
 
@@ -185,10 +199,12 @@ class Refused(msgspec.Struct, frozen=True):
     reason: str
 
 
-NOT_YOURS = "another claim holds it, or it was settled, released, reset or taken over"
+NOT_YOURS = "another claim holds it, or it was settled, released, reset, cancelled or taken over"
 NOT_DONE = "some handlers have not settled"
 NOT_ELIGIBLE = "not pending and due"
 NOT_EXPIRED = "not processing, or its lease is not over"
+NOT_OF_PROCESS = "not claimed by that process"
 NOT_DEAD = "not a dead letter"
 NOT_PROCESSING = "not processing"
+NOT_LIVE = "it has ended"
 HELD = "held by another claim"

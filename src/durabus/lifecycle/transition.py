@@ -9,12 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from durabus.errors import NotADeadLetter
-from durabus.lifecycle.handlers import merge_results
+from durabus.lifecycle.handlers import end_handler_claims, merge_results, void_handlers
 from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
     NOT_ELIGIBLE,
     NOT_EXPIRED,
+    NOT_LIVE,
+    NOT_OF_PROCESS,
     NOT_PROCESSING,
     NOT_YOURS,
     AbandonedClaim,
@@ -29,15 +31,17 @@ from durabus.lifecycle.state import (
     Renew,
     Requeue,
     Reset,
+    Revoke,
     SettledClaim,
     Start,
 )
-from durabus.model.claim import ClaimRef
+from durabus.lifecycle.waits import without_waits
+from durabus.model.claim import LEASE_EXPIRED, PROCESS_ENDED, ClaimRef, incarnation_of, takeover_delay
 from durabus.model.event import Event, NewEvent
 from durabus.model.limits import JOINT
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled
-from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, Action, EventStatus, ResultStatus
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled
+from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, SETTLED, Action, EventStatus, ResultStatus
 
 MAX_LOGGED_BYTES = 4_096
 """The log keeps the value of a step up to this size."""
@@ -117,7 +121,7 @@ def _complete(state: EventState, command: Complete, now: float) -> Applied | Ref
     if not state.settles(command.ref):
         return _repeat(state, command.ref, (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS))
     state = _as_held(state)
-    handlers = merge_results(state.handlers, command.results)
+    handlers = without_waits(merge_results(state.handlers, command.results))
     fatal = command.errors or _unrecoverable(handlers)
     if handlers and not fatal and any(h.result.status not in SETTLED for h in handlers):
         return Refused(NOT_DONE)
@@ -138,7 +142,7 @@ def _fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
     event, handlers = state.event, merge_results(state.handlers, command.results)
     used_up = event.max_attempts is not None and event.attempts >= event.max_attempts
     if command.delay is None or used_up:
-        event = _ended(event, command.error, now)
+        event, handlers = _ended(event, command.error, now), without_waits(handlers)
         record = _terminal(event, handlers, command, now)
     else:
         event = _pending_again(event, now, due=now + command.delay, errors=(*event.errors, command.error))
@@ -160,27 +164,77 @@ def _release(state: EventState, command: Release, now: float) -> Applied | Refus
         return _repeat(state, command.ref, (Action.RELEASED,))
     state = _as_held(state)
     handlers = merge_results(state.handlers, command.results)
-    event = _pending_again(state.event, now, due=now + command.delay, attempts=state.event.attempts - 1)
+    due = now if _met_meanwhile(state, command) else now + command.delay
+    event = _pending_again(state.event, now, due=due, attempts=state.event.attempts - 1)
     record = Record(Action.RELEASED, event, now, state.event.worker_id, reason=command.reason)
-    return _settled(command.ref, event, handlers, record)
+    released = _settled(command.ref, event, handlers, record)
+    if not command.until_children:
+        return released
+    return Applied(replace(released.state, waits_for_children=True), released.records)
+
+
+def children_ended(state: EventState) -> EventState | None:
+    """Return the state of an event that has no live child any more; None if the event does not wait for that.
+
+    It is due since its release. Nothing is logged.
+    """
+    if not state.waits_for_children:
+        return None
+    return replace(state, event=replace(state.event, due_ts=state.event.updated_ts), waits_for_children=False)
+
+
+def _met_meanwhile(state: EventState, command: Release) -> bool:
+    """Return whether an event met one of the waits while the handlers ran: then the event is due at once."""
+    waits = {result.handler_id for result in command.results if result.status is ResultStatus.WAITING}
+    return bool(waits) and any(
+        h.result.handler_id in waits and h.result.status is ResultStatus.KEPT for h in state.handlers
+    )
+
+
+def _cancel(state: EventState, command: Cancel, now: float) -> Applied | Refused:
+    """End a claimed event that its worker does not begin."""
+    if not state.settles(command.ref):
+        return _repeat(state, command.ref, (Action.CANCELLED,))
+    state = _as_held(state)
+    handlers = without_waits(void_handlers(merge_results(state.handlers, command.results)))
+    event = _cancelled(state.event, now)
+    return _settled(command.ref, event, handlers, _terminal(event, handlers, command, now))
+
+
+def _revoke(state: EventState, command: Revoke, now: float) -> Applied | Refused:
+    """End a live event. The fence rises if a claim could still settle the event, because that claim is revoked."""
+    if state.event.status not in LIVE:
+        return Refused(NOT_LIVE)
+    revoked = state.token is not None or state.abandoned is not None
+    event = _cancelled(state.event, now, fence=state.event.fence + revoked)
+    handlers = without_waits(void_handlers(state.handlers))
+    record = _terminal(event, handlers, command, now)
+    return Applied(EventState(event, None, handlers, state.settled), (record,))
 
 
 def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
     """Take back an event whose lease is over: PENDING again (ABANDONED), or FAILED after its last attempt.
 
     The attempt stays counted. The abandoned claim is kept until the event is claimed again, because its settlement
-    still counts until then.
+    still counts until then. A process that has ended loses its claims before their leases are over.
     """
     event = state.event
-    if event.status is not EventStatus.PROCESSING or event.expires_ts is None or event.expires_ts > now:
+    if command.ended is not None:
+        if event.status is not EventStatus.PROCESSING or incarnation_of(state.token or "") != command.ended:
+            return Refused(NOT_OF_PROCESS)
+        state = end_handler_claims(state, command.ended, now)
+    elif event.status is not EventStatus.PROCESSING or event.expires_ts is None or event.expires_ts > now:
         return Refused(NOT_EXPIRED)
-    error = f"lease expired (worker {event.worker_id})"
+    error = f"{LEASE_EXPIRED if command.ended is None else PROCESS_ENDED} (worker {event.worker_id})"
     limit = event.max_attempts if event.max_attempts is not None else command.max_attempts
     if limit is not None and event.attempts >= limit:
-        ended = _ended(event, error, now)
-        record = _terminal(ended, state.handlers, None, now)
-        return Applied(EventState(ended, None, state.handlers, state.settled), (record,))
-    pending = _pending_again(event, now, due=now, errors=(*event.errors, error))
+        ended, handlers = _ended(event, error, now), without_waits(state.handlers)
+        record = _terminal(ended, handlers, None, now)
+        return Applied(EventState(ended, None, handlers, state.settled), (record,))
+    due = now
+    if command.ended is not None and event.expires_ts is not None:
+        due = max(now, min(now + takeover_delay(event.errors), event.expires_ts))
+    pending = _pending_again(event, now, due=due, errors=(*event.errors, error))
     record = Record(Action.ABANDONED, pending, now, event.worker_id, error)
     lost = (
         None if state.token is None else AbandonedClaim(state.token, event.worker_id, event.picked_ts, event.started_ts)
@@ -258,6 +312,10 @@ def _ended(event: Event, error: str, now: float) -> Event:
     return replace(event, status=EventStatus.FAILED, errors=(*event.errors, error), updated_ts=now, expires_ts=None)
 
 
+def _cancelled(event: Event, now: float, **changes: Any) -> Event:
+    return replace(event, status=EventStatus.CANCELLED, updated_ts=now, expires_ts=None, **changes)
+
+
 def _pending_again(event: Event, now: float, *, due: float, **changes: Any) -> Event:
     return replace(
         event,
@@ -272,22 +330,26 @@ def _pending_again(event: Event, now: float, *, due: float, **changes: Any) -> E
     )
 
 
-def _terminal(event: Event, handlers: tuple[HandlerState, ...], command: Complete | Fail | None, now: float) -> Record:
+def _terminal(
+    event: Event, handlers: tuple[HandlerState, ...], command: Complete | Fail | Cancel | Revoke | None, now: float
+) -> Record:
+    ran = command if isinstance(command, Complete | Fail) else None
     return Record(
         _TERMINAL_ACTIONS[event.status],
         event,
         now,
         event.worker_id,
-        None if event.status is EventStatus.COMPLETED else event.errors[-1],
-        None if command is None else command.execution_time_ms,
-        None if command is None else command.status_code,
+        None if event.status in HISTORY else event.errors[-1],
+        None if ran is None else ran.execution_time_ms,
+        None if ran is None else ran.status_code,
         None,
-        tuple(_logged(handler.result) for handler in handlers) if handlers else (),
-        command.reason if isinstance(command, Complete) else None,
+        tuple(logged(handler.result) for handler in handlers) if handlers else (),
+        command.reason if isinstance(command, Complete | Cancel | Revoke) else None,
+        command.handler_id if isinstance(command, Complete) else None,
     )
 
 
-def _logged(result: HandlerResult) -> HandlerResult:
+def logged(result: HandlerResult) -> HandlerResult:
     """Return a result as the log keeps it: of a large value of a step only the SHA-1 and the size."""
     text = result.value_json
     if result.status is not ResultStatus.KEPT or text is None or len(text.encode()) <= MAX_LOGGED_BYTES:
@@ -304,6 +366,7 @@ _TERMINAL_ACTIONS = {
     EventStatus.COMPLETED: Action.COMPLETED,
     EventStatus.COMPLETED_WITH_ERRORS: Action.COMPLETED_WITH_ERRORS,
     EventStatus.FAILED: Action.FAILED,
+    EventStatus.CANCELLED: Action.CANCELLED,
 }
 
 _RULES: dict[type, Callable[[EventState, Any, float], Applied | Refused]] = {
@@ -313,9 +376,11 @@ _RULES: dict[type, Callable[[EventState, Any, float], Applied | Refused]] = {
     Complete: _complete,
     Fail: _fail,
     Release: _release,
+    Cancel: _cancel,
     Expire: _expire,
     Requeue: _requeue,
     Reset: _reset,
+    Revoke: _revoke,
 }
 
 

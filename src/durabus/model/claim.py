@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from itertools import takewhile
 
 import msgspec
 
@@ -15,9 +16,43 @@ from durabus.model.statuses import EventMode, HandlerMode
 DEFAULT_LEASE = 30.0
 
 
-def new_token() -> str:
-    """Return 128 random bits. Every request gets its own token; no token is used for a second request."""
-    return secrets.token_hex(16)
+LEASE_EXPIRED = "lease expired"
+PROCESS_ENDED = "process ended"
+LOST = (LEASE_EXPIRED, PROCESS_ENDED)
+"""How the error of an abandoned claim begins. The worker follows in parentheses."""
+MARK = "~"
+INCARNATION_LENGTH = 12
+_TOKEN_LENGTH = 32
+_DOUBLINGS = 20
+
+
+def new_incarnation() -> str:
+    """Return the random name of a process for the stores that see its death. A restart never has the same name."""
+    return MARK + secrets.token_hex(INCARNATION_LENGTH // 2)[1:]
+
+
+def new_token(incarnation: str = "") -> str:
+    """Return at least 80 random bits. Every request gets its own token; no token is used for a second request.
+
+    A token that begins with the ``incarnation`` of a process ends with that process: see ``store.processes``.
+    """
+    return incarnation + secrets.token_hex(_TOKEN_LENGTH // 2)[len(incarnation) :]
+
+
+def incarnation_of(token: str) -> str:
+    """Return the incarnation of the process that a token belongs to; an empty text if it belongs to none."""
+    name = token[:INCARNATION_LENGTH]
+    is_name = len(name) == INCARNATION_LENGTH and name[0] == MARK and not name[1:].strip("0123456789abcdef")
+    return name if is_name else ""
+
+
+def takeover_delay(errors: tuple[str, ...]) -> float:
+    """Return the seconds that an event with these errors waits after the end of its process, if its lease lasts longer.
+
+    One end may be chance. If the processes before ended too, the event itself may be what kills them.
+    """
+    ends = sum(1 for _ in takewhile(lambda error: error.startswith(PROCESS_ENDED), reversed(errors)))
+    return 2.0 ** min(ends - 1, _DOUBLINGS) if ends else 0.0
 
 
 def default_worker_id() -> str:
@@ -85,6 +120,41 @@ class HandlerClaim(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     attempts: int
     expires_ts: float
+
+
+class OfferRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for up to ``limit`` handlers that the workers of ``bus`` have offered, among ``handler_ids``.
+
+    ``token`` identifies it: a repeat claims nothing new.
+    """
+
+    bus: str
+    handler_ids: tuple[str, ...]
+    worker_id: str
+    token: str
+    limit: int = 1
+    lease: float = DEFAULT_LEASE
+    mode: HandlerMode = HandlerMode.SERIAL
+
+    def for_handler(self, event: ClaimRef, handler_id: str) -> HandlerClaimRequest:
+        """Return the request for one of the handlers, on an event that is claimed under ``event``."""
+        return HandlerClaimRequest(
+            event=event,
+            handler_ids=(handler_id,),
+            worker_id=self.worker_id,
+            token=self.token,
+            lease=self.lease,
+            mode=self.mode,
+        )
+
+
+class OfferedHandler(msgspec.Struct, frozen=True):
+    """A granted claim on an offered handler. Another worker holds the claim on the event."""
+
+    event: Event
+    claim: HandlerClaim
+    results: tuple[HandlerResult, ...] = ()
+    """The results of the event at this moment, the steps of the handler among them."""
 
 
 class LockClaim(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from enum import StrEnum
+from typing import TypeVar
 
 from durabus.errors import ConfigurationError, InvalidEventError
 
 MAX_TEXT_CHARS = 8_192
 JOINT = "; "
+
+E = TypeVar("E", bound=StrEnum)
 
 
 def stored_text(text: str) -> str:
@@ -109,3 +113,11 @@ def check_batch(size: int, option: str = "limit") -> int:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
         raise ConfigurationError(f"{option}={size!r}: must be a whole number from 1 to {MAX_BATCH}")
     return size
+
+
+def choice(kind: type[E], value: E | str, option: str) -> E:
+    """Return ``value`` as a member of ``kind``."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigurationError(f"{option}={value!r}: must be one of {[one.value for one in kind]}") from None

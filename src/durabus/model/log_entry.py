@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from durabus.model.payload import decode_payload
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import Action, EventStatus
+from durabus.model.upcasting import decode_newest
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,7 +33,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker_id: str | None = None
     error: str | None = None
     reason: str | None = None
-    """Why a RESET, RELEASED or COMPLETED transition happened, if a reason was given."""
+    """Why a RESET, CANCELLED, RELEASED or COMPLETED transition happened, if a reason was given."""
     next_retry_ts: float | None = None
     execution_time_ms: float | None = None
     status_code: int | None = None
@@ -43,6 +43,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload_json: str | None = None
     errors: tuple[str, ...] = ()
     results: tuple[HandlerResult, ...] = ()
+    """In a terminal entry, the results of all handlers, also of a single one that succeeded without a value."""
 
     @property
     def at(self) -> datetime:
@@ -56,8 +57,10 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def payload(self) -> Any:
-        """The payload of a terminal entry; None in other entries."""
-        return None if self.payload_json is None else decode_payload(self.payload_json)
+        """The payload of a terminal entry, in the newest version that an upcaster makes; None in other entries."""
+        if self.payload_json is None:
+            return None
+        return decode_newest(self.type, self.metadata_json, self.payload_json)
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -69,6 +72,15 @@ class LogPage(msgspec.Struct, frozen=True):
 
 HELD_AFTER = 1.0
 """Seconds. Every transaction delays the log while it commits; one that takes longer than this is reported."""
+
+
+class LogArchives(msgspec.Struct, frozen=True, kw_only=True):
+    """The archives of a log: the readers that keep a copy of it, and that no trim passes."""
+
+    positions: dict[str, str]
+    """The saved position of each archive, by its name."""
+    trimmed: bool
+    """Whether any entry was ever trimmed."""
 
 
 class LogHold(msgspec.Struct, frozen=True, kw_only=True):

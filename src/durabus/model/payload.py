@@ -21,11 +21,11 @@ _NESTED = frozenset({dict, list, tuple})
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 
 
-def encode_payload(value: Any, what: str = "payload") -> str:
+def encode_payload(value: Any, what: str = "payload", *, limit: int = MAX_PAYLOAD_BYTES) -> str:
     """Return ``value`` as JSON text. Raises ``InvalidPayloadError``, which names the place of the problem.
 
     A value is plain JSON, or a dataclass, msgspec struct or pydantic model made of plain JSON. NaN, infinities, bytes,
-    keys that are not strings, integers beyond 64 bits, cycles and anything over 1 MB are refused.
+    keys that are not strings, integers beyond 64 bits, cycles and anything over ``limit`` bytes are refused.
     """
     plain = value if type(value) is dict else _to_plain(value, what)
     _check(plain, what, 0)
@@ -33,9 +33,9 @@ def encode_payload(value: Any, what: str = "payload") -> str:
         text = _ENCODER.encode(plain)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPayloadError(f"{what} is not JSON-serialisable: {error}") from error
-    if len(text) > MAX_PAYLOAD_BYTES:
+    if len(text) > limit:
         raise InvalidPayloadError(
-            f"{what} has {len(text):,} bytes as JSON, the limit is {MAX_PAYLOAD_BYTES:,}: "
+            f"{what} has {len(text):,} bytes as JSON, the limit is {limit:,}: "
             "store the large part elsewhere and publish a reference to it"
         )
     return text.decode()

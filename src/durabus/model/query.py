@@ -41,10 +41,14 @@ class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events are in each status. ``completed`` counts only events that retention has not deleted."""
+    """How many events are in each status.
+
+    ``completed`` and ``cancelled`` count only events that retention has not deleted.
+    """
 
     pending: int = 0
     processing: int = 0
     completed: int = 0
     completed_with_errors: int = 0
     failed: int = 0
+    cancelled: int = 0

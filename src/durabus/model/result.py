@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from durabus.errors import ConfigurationError
+from durabus.model.event import Event
 from durabus.model.limits import Duration, seconds, stored_text
 from durabus.model.payload import decode_payload
 from durabus.model.statuses import ResultStatus
+
+OFFERED_AT_ONCE = 0.0
+"""``expires_ts`` of a handler that was offered and that no worker has claimed since."""
+OFFERABLE = frozenset({ResultStatus.PENDING, ResultStatus.PROCESSING})
 
 
 class Success:
@@ -32,6 +39,29 @@ class UnrecoverableError(Exception):
 
     def __init__(self, message: str = "unrecoverable error") -> None:
         super().__init__(message)
+
+
+class BatchFailed(Exception):  # noqa: N818  (reads as the sentence it is)
+    """A batch handler raises this if it failed for some of its events; it succeeded for the others.
+
+    ``errors`` has the error of each failed event, by the event or its ``event_id``. Each counts as if a handler of that
+    event alone had raised it: a ``TransientError`` is retried after its delay, an ``UnrecoverableError`` not at all.
+    """
+
+    def __init__(
+        self,
+        # The key of a mapping is invariant: a user's dict[Event, Exception] is no mapping of Event | str.
+        errors: Mapping[Event, BaseException] | Mapping[str, BaseException] | Mapping[Event | str, BaseException],
+    ) -> None:
+        takes = "it takes a mapping from events, or their event_id, to exceptions"
+        if not isinstance(errors, Mapping):
+            raise ConfigurationError(f"BatchFailed got {errors!r:.200}: {takes}")
+        # The text names no event: its errors would be part of it, and grow with each attempt.
+        wrong = [error for error in errors.values() if not isinstance(error, BaseException)]
+        if wrong:
+            raise ConfigurationError(f"BatchFailed got {wrong[0]!r:.200} for an event, which is no exception: {takes}")
+        self.errors = {key.event_id if isinstance(key, Event) else key: error for key, error in errors.items()}
+        super().__init__(f"the batch handler failed for {len(self.errors)} events")
 
 
 class MaxDepthError(UnrecoverableError):
@@ -74,6 +104,8 @@ class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fence: int = 0
     worker_id: str | None = None
     expires_ts: float | None = None
+    """When the lease of the claim on the handler ends. A PENDING handler that has it is offered to the workers of all
+    nodes, from this time on."""
 
     def __post_init__(self) -> None:
         """Change the error into a text that every store can hold."""
@@ -81,6 +113,43 @@ class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             force_setattr(self, "error", stored_text(self.error))
 
     @property
+    def is_offered(self) -> bool:
+        """Whether workers of other nodes may claim the handler now, later, or once the claim on it has expired."""
+        return self.expires_ts is not None and self.status in OFFERABLE
+
+    @property
     def value(self) -> Any:
         """The value that the handler returned, if it was stored."""
         return None if self.value_json is None else decode_payload(self.value_json)
+
+
+def first_success(handler_id: str, execution_time_ms: float | None) -> HandlerResult:
+    """Return the result of a handler that succeeded at its first call and returned no value."""
+    return HandlerResult(
+        handler_id=handler_id, status=ResultStatus.SUCCEEDED, attempts=1, execution_time_ms=execution_time_ms
+    )
+
+
+def with_first_success(
+    results: tuple[HandlerResult, ...], handler_id: str | None, execution_time_ms: float | None
+) -> tuple[HandlerResult, ...]:
+    """Return results with the success of ``handler_id``, unless they have one of this handler, or it is None."""
+    if handler_id is None or any(result.handler_id == handler_id for result in results):
+        return results
+    return (*results, first_success(handler_id, execution_time_ms))
+
+
+def offer(handler_id: str, before: HandlerResult | None = None) -> HandlerResult:
+    """Return the result that offers a handler at once to the workers of other nodes. ``before`` is what it did so far.
+
+    An offer keeps the last error: it shows that the handler has run before.
+    """
+    attempts, error, fence = (0, None, 0) if before is None else (before.attempts, before.error, before.fence)
+    return HandlerResult(
+        handler_id=handler_id,
+        status=ResultStatus.PENDING,
+        attempts=attempts,
+        error=error,
+        fence=fence,
+        expires_ts=OFFERED_AT_ONCE,
+    )

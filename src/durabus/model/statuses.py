@@ -13,11 +13,15 @@ class EventStatus(StrEnum):
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
     FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    """The event ended because a caller cancelled it, or because it expired before it was begun."""
 
 
 LIVE = frozenset({EventStatus.PENDING, EventStatus.PROCESSING})
 DEAD_LETTER = frozenset({EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED})
-TERMINAL = DEAD_LETTER | {EventStatus.COMPLETED}
+HISTORY = frozenset({EventStatus.COMPLETED, EventStatus.CANCELLED})
+"""Ended events that are not dead letters. The history of a bus keeps them until retention deletes them."""
+TERMINAL = DEAD_LETTER | HISTORY
 
 
 class Action(StrEnum):
@@ -33,6 +37,7 @@ class Action(StrEnum):
     ABANDONED = "ABANDONED"
     REQUEUED = "REQUEUED"
     RESET = "RESET"
+    CANCELLED = "CANCELLED"
 
 
 class ResultStatus(StrEnum):
@@ -50,6 +55,12 @@ class ResultStatus(StrEnum):
     """The handler was stopped while it ran, because another handler's result was enough."""
     KEPT = "KEPT"
     """A step of the handler has ended. The value is what the step returned."""
+    WAITING = "WAITING"
+    """The handler waits for another event. The value is the condition."""
+
+
+STEPS = frozenset({ResultStatus.KEPT, ResultStatus.WAITING})
+"""Results of steps: they tell nothing about the handler itself."""
 
 
 SETTLED = frozenset(
@@ -94,6 +105,15 @@ class ResultMode(StrEnum):
     """After 25 ms, unless the event ends sooner."""
     STRICT = "strict"
     """Before the next handler begins."""
+
+
+class Takeover(StrEnum):
+    """When the claims of a process that has ended are free for other processes."""
+
+    PRESENCE = "presence"
+    """As soon as the store sees that the process has ended, if it can see that."""
+    LEASE = "lease"
+    """When their leases are over."""
 
 
 class Completion(StrEnum):

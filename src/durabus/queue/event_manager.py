@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
 from durabus.maintenance.services import Retention, delete_handler_states
+from durabus.model.claim import OfferRequest, new_token
 from durabus.model.event import Event
-from durabus.model.limits import Duration, check_batch, seconds
+from durabus.model.limits import Duration, check_batch, choice, seconds
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
 from durabus.model.settlement import Fail, Release
-from durabus.model.statuses import OnUnhandled
+from durabus.model.statuses import TERMINAL, OnUnhandled, Takeover
 from durabus.queue.event_queue import EventQueue
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.missing_handlers import Unhandled
+from durabus.worker.offers import MOST_IDS, OfferedRun, OfferRunner
 from durabus.worker.progress import EventProgress, Keeper
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
+from durabus.worker.replies import tell_of_ends
 from durabus.worker.telemetry import Metrics
 from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
 from durabus.worker.worker import Worker, WorkerOptions
@@ -61,8 +65,10 @@ class EventManager:
         timeout: Duration | None = None,
         concurrency: int = 10,
         breaker: BreakerOption = True,
+        takeover: Takeover | str = Takeover.PRESENCE,
     ) -> None:
         self.queue = queue
+        self._takeover = choice(Takeover, takeover, "takeover")
         self._breaker = breaker_policy(breaker, BreakerPolicy())
         self._poll_delay = seconds(poll_delay, "poll_delay", allow_zero=False)
         self._retry = retry or RetryPolicy(max_retries=None)
@@ -84,9 +90,13 @@ class EventManager:
         handler: EventHandler | str,
         id: str | None = None,  # noqa: A002  (the word users know)
         function: HandlerFunction | None = None,
+        *,
+        batch: int | None = None,
+        within: Duration | None = None,
     ) -> None:
         """Register a handler: ``register(handler_object)`` or ``register(event_type, id, function)``.
 
+        ``batch`` and ``within`` make it a handler of batches, as in ``EventBus.subscribe``.
         Raises ``DuplicateHandlerError`` if the id is taken.
         """
         if isinstance(handler, str):
@@ -107,6 +117,8 @@ class EventManager:
                 timeout=self._timeout,
                 retry=self._retry,
                 breaker=self._breaker,
+                batch=batch,
+                within=within,
             )
         )
         self._registry.announce(lambda: self._dispatcher.handlers)
@@ -114,13 +126,14 @@ class EventManager:
     async def process_next(self) -> Event | None:
         """Do one step: poll, dispatch, settle. Returns the event, or None if there was none.
 
-        If another process has a handler for the event that has not finished, the event goes back to the queue for it.
+        If another process has a handler for the event that has not finished, the event goes back to the queue for it,
+        because one step cannot wait. If there is no event, the step runs one handler that another process has offered.
         """
         await self._registry.refreshed()
         event = await self.queue.poll(max_attempts=self._dispatcher.max_attempts)
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
-            return None
+            return await self._process_offered()
         progress = EventProgress(claim.ref, Keeper(self.queue.store))
         settled = progress.settled
         try:
@@ -134,13 +147,39 @@ class EventManager:
             else:
                 self.queue.give_back(claim, settled)
             raise
-        outcome = (await self.queue.store.settle_events([progress.with_steps(settlement)])).outcomes[0]
+        outcome = (await self.queue.store.settle_events([progress.finished(settlement)])).outcomes[0]
         self.queue.forget_claim(event.id)
         if isinstance(outcome, LeaseLost):
             self.metrics.lost(event)
             raise outcome
         self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+        if outcome.status in TERMINAL:
+            await tell_of_ends(self.queue.store, [event.metadata_json])
         return event
+
+    async def _process_offered(self) -> Event | None:
+        """Run one handler for an event that another process coordinates. Returns the event, or None."""
+        store, lease = self.queue.store, self.queue.abandoned_after
+        request = OfferRequest(
+            bus=self.queue.bus,
+            handler_ids=tuple(handler.id for handler in self._dispatcher.handlers[:MOST_IDS]),
+            worker_id=self.queue.worker_id,
+            token=new_token(),
+            lease=lease,
+            mode=self._dispatcher.handler_mode,
+        )
+        runner = OfferRunner(store, self._dispatcher, Keeper(store), lease=lease)
+        for offered in await runner.claim(request):
+            run = OfferedRun(offered, math.inf)
+            run.lost = True  # a caller that cancels this step leaves the handler to its lease
+            settlement = await runner.run(run)
+            outcomes = [] if settlement is None else await store.settle_handlers([settlement])
+            for outcome in outcomes:
+                if isinstance(outcome, LeaseLost):
+                    self.metrics.lost(offered.event)
+                    raise outcome
+            return offered.event
+        return None
 
     async def run_process_loop(self) -> None:
         """Run handlers until ``stop()``. It renews claims while handlers run, and deletes old handler states.
@@ -155,6 +194,7 @@ class EventManager:
                 concurrency=self._concurrency,
                 lease=self.queue.abandoned_after,
                 poll_interval=self._poll_delay,
+                takeover=self._takeover,
             ),
             metrics=self.metrics,
             outage=self._registry.outage,

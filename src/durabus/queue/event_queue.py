@@ -16,7 +16,10 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
+from durabus.worker.cancelling import cancel_events, without_expired
 from durabus.worker.execution import describe
+from durabus.worker.replies import tell_of_ends
 
 DEFAULT_ABANDONED_AFTER = 60.0
 
@@ -76,7 +79,8 @@ class EventQueue:
         """Claim the next eligible event: it is PROCESSING, with one attempt more. None if there is none; never waits.
 
         An abandoned event that has had ``max_attempts`` ends FAILED; the event's own limit overrides this one.
-        If ``poll`` is cancelled after the store granted an event, the event goes back to the queue.
+        If ``poll`` is cancelled after the store granted an event, the event goes back to the queue. It never returns an
+        event that has expired: it cancels such events.
         """
         if max_attempts is not None and not is_attempts(max_attempts):
             raise ConfigurationError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
@@ -92,6 +96,17 @@ class EventQueue:
             return None
         self._claims[claims[0].event.id] = claims[0]
         return claims[0].event
+
+    async def cancel(self, ref: EventRef, reason: str, *, children: bool = False) -> list[Event]:
+        """Cancel an event that is PENDING or PROCESSING and, with ``children``, its live descendants.
+
+        Returns the cancelled events, parents first. A process that polled one of them cannot finalize it any more.
+        Raises ``EventEnded`` if the event has ended, and ``EventNotFound``.
+        """
+        cancelled = await cancel_events(self.store, ref, reason=reason, children=children)
+        for event in cancelled:
+            self.forget_claim(event.id)
+        return cancelled
 
     def give_back(self, claim: Claim, succeeded: Sequence[HandlerResult] = ()) -> None:
         """Put a polled event back into the queue in the background, without losing an attempt."""
@@ -133,6 +148,8 @@ class EventQueue:
         self.forget_claim(id)
         if isinstance(outcome, LeaseLost):
             await self._refuse_unless_ended(id, outcome.reason)
+        else:
+            await tell_of_ends(self.store, [claim.event.metadata_json])
 
     def claim_on(self, id: int) -> Claim | None:  # noqa: A002  (the word users know)
         """The claim of an event that was polled and is not finalized yet; None if there is none."""
@@ -169,7 +186,7 @@ class EventQueue:
 
     async def _ask(self, request: ClaimRequest) -> list[Claim]:
         try:
-            return await self.store.claim_next_events(request)
+            return await without_expired(self.store, request, await self.store.claim_next_events(request))
         except Exception:
             self._unanswered.append(request)
             raise

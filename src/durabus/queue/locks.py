@@ -14,6 +14,7 @@ from durabus.model.claim import DEFAULT_LEASE, LockClaim, default_worker_id, new
 from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
 from durabus.worker.heartbeat import SAFETY
+from durabus.worker.process_watch import ProcessWatch
 from durabus.worker.serial import free_lock, keep_lock, take_lock
 
 FIRST_PAUSE = 0.01
@@ -24,7 +25,8 @@ class LockManager:
     """Leased and fenced locks on names of your own, shared by all processes of a store.
 
     A process that dies or hangs loses its lock after ``lease`` seconds, and the next holder has a larger ``fence``:
-    pass it to systems that only one process may write to. Names under ``event:`` and ``handler:`` belong to the bus.
+    pass it to systems that only one process may write to. A process that also serves a bus of the same store object
+    loses its locks together with its events. Names under ``event:`` and ``handler:`` belong to the bus.
     """
 
     def __init__(self, store: EventStore, *, lease: Duration = DEFAULT_LEASE, worker_id: str | None = None) -> None:
@@ -35,6 +37,7 @@ class LockManager:
                 f"lease={lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
             )
         self._worker_id = worker_id or default_worker_id()
+        self._watch = ProcessWatch.of(store)
 
     @asynccontextmanager
     async def hold(self, key: str, *, wait: Duration | None = None) -> AsyncIterator[LockClaim]:
@@ -43,7 +46,13 @@ class LockManager:
         It waits until the lock is free, at most ``wait`` seconds, then raises ``LockHeld``. If the lock is lost, it
         cancels what runs in the block and raises ``LeaseLost``.
         """
-        lock, sent = await self._take(key, None if wait is None else seconds(wait, "wait"))
+        with self._watch.held_too():
+            async with self._held(key, None if wait is None else seconds(wait, "wait")) as lock:
+                yield lock
+
+    @asynccontextmanager
+    async def _held(self, key: str, wait: float | None) -> AsyncIterator[LockClaim]:
+        lock, sent = await self._take(key, wait)
         task = cast("asyncio.Task[object]", asyncio.current_task())
         before, lost, inside = task.cancelling(), list[str](), True
 
@@ -73,7 +82,7 @@ class LockManager:
             await free_lock(self._store, lock)
 
     async def _take(self, key: str, wait: float | None) -> tuple[LockClaim, float]:
-        token, began, pause = new_token(), monotonic(), FIRST_PAUSE
+        token, began, pause = new_token(self._watch.incarnation), monotonic(), FIRST_PAUSE
         while True:
             sent = monotonic()
             lock = await take_lock(self._store, key, worker_id=self._worker_id, token=token, lease=self._lease)
@@ -82,7 +91,7 @@ class LockManager:
                     return lock, sent
                 # The answer took so long that another process may have the lock by now: nothing may begin under it.
                 await free_lock(self._store, lock)
-                token = new_token()
+                token = new_token(self._watch.incarnation)
             left = pause if wait is None else wait - (monotonic() - began)
             if left <= 0:
                 raise LockHeld(key, wait or 0.0)

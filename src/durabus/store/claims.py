@@ -40,11 +40,13 @@ class Claims(Protocol):
           worker and lease, and a PICKED entry.
         - A second caller never gets an event whose lease is not over, however many callers race.
         - With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
-          ``event:global`` is free or expired. The same step takes the lock under the claim's token and lease. All
+          ``event:global`` is free or expired, and no claim on a handler that was made under it is valid: such a claim
+          outlives the claim on its event (``renew_handler_claims``). Those whose leases are over end with this step,
+          as in ``claim_next_handler_result``. The same step takes the lock under the claim's token and lease. All
           events of the claim share the lock. Renewing any of them renews the lock, and the lock never ends before one
-          of their leases. It is freed when the last of them is settled, reset or taken back. Taking an expired lock
-          also takes back all events of the former holder's token, as above, on every bus. A worker that claims several
-          events runs them one at a time, in their order. (Refused without ``serial_modes``.)
+          of their leases. It is freed when the last of them is settled, reset, cancelled or taken back. Taking an
+          expired lock also takes back all events of the former holder's token, as above, on every bus. A worker that
+          claims several events runs them one at a time, in their order. (Refused without ``serial_modes``.)
         - A repeat with the same token returns the claims that the token still holds, in the same order, and does
           nothing else. If the token holds none any more, the call is a new request. An abandoned claim is not held.
         - ``Claim.results`` holds what the event's handlers did in earlier attempts. ``Claim.revision`` is the revision
@@ -84,15 +86,32 @@ class Claims(Protocol):
           UNRECOVERABLE result. The event leaves the queue; its entry carries payload, results, errors, times and status
           code. Refused as ``LeaseLost`` while a handler result is not SUCCEEDED, CANCELLED, ABORTED or UNRECOVERABLE,
           unless one of the results is UNRECOVERABLE.
+        - With ``handler_id``, the entry of a ``Complete`` also carries the result of that handler: SUCCEEDED at its
+          first attempt, in the execution time of the settlement. This result is not stored. If a result of the same
+          handler is stored, the entry carries that one.
         - ``Fail``: the event gets one more error. It becomes PENDING and due after ``delay``, or FAILED if ``delay`` is
           None or its own ``max_attempts`` are used up. Both write a FAILED entry; its ``status`` and ``next_retry_ts``
           tell them apart.
         - ``Release``: the event becomes PENDING and due after ``delay`` and gets its attempt back. A RELEASED entry is
           written.
-        - The entry of a ``Complete`` or ``Release`` carries the ``reason`` if one is given.
+        - ``Cancel``: the event becomes CANCELLED and leaves the queue, as in ``cancel_event``. Its fence stays.
+        - The entry of a ``Complete``, ``Release`` or ``Cancel`` carries the ``reason`` if one is given.
+        - ``children`` of a settlement that takes effect are stored in the same step, as ``add_events`` stores them:
+          after the entries of all settlements, in their order. A settlement that gets ``LeaseLost`` stores none, and
+          neither does an exact repeat. (Refused without ``children``, as is ``until_children``.)
+        - ``Release`` with ``until_children``: the event is due at once if it has no live child, that is no live event
+          with its ``event_id`` as ``parent_id``. Else it is due after ``delay``, or as soon as its last live child has
+          ended or was removed: the step that ends the child makes the parent due and wakes the workers of its bus.
         - Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: it replaces what some database
           cannot hold, cuts what is too long, and notes the cut.
         - ``results`` overwrite the stored results of the same handlers.
+        - A result with the status WAITING in a ``Fail`` or ``Release`` is a wait (``durabus.model.wait``). It is met by
+          the first event of its bus and type that is stored after the waiting event, before the wait's ``until``, and
+          with equal fields. If one is stored already, this step keeps it in the place of the wait, and a release is due
+          at once. Else the step that stores such an event does so: it keeps the event, makes the waiting event due if
+          that is PENDING, and wakes the workers of its bus. (Refused without ``waits``.)
+        - A wait lasts while the event is claimed. If it comes again, it is not begun anew; if it was met meanwhile, the
+          event that met it stays, and a release is due at once. An event that has ended or was removed waits no more.
         - Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again. It
           ends as if it had been settled in time: the error of the abandonment is removed, the attempt is not counted as
           lost, and the entry names the worker that had the claim.
@@ -130,5 +149,18 @@ class Claims(Protocol):
         The event becomes PENDING and due and gets its attempt back; a RESET entry carries the ``reason``. The worker's
         token is invalid at once. An event that is not PROCESSING is returned unchanged. The reason is kept as in
         ``settle_events``. Raises ``EventNotFound``.
+        """
+        ...
+
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        """End a PENDING or PROCESSING event as CANCELLED, on behalf of a caller that holds no claim on it.
+
+        - The event leaves the queue. It is no dead letter: it is kept, counted and trimmed like a COMPLETED one.
+        - The CANCELLED entry carries payload, results, errors and the ``reason``. The reason is kept as in
+          ``settle_events``.
+        - A claim on the event is revoked in the same step: the fence rises by one, and the worker's token is invalid at
+          once. Any settlement of it gets ``LeaseLost``, also that of an abandoned claim.
+        - The claims on its handlers end too. The locks of all these claims are freed, and so is the ordering key.
+        - An event that has ended is returned unchanged, so a repeat changes nothing. Raises ``EventNotFound``.
         """
         ...

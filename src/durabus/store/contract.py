@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from durabus.store.claims import Claims
@@ -10,11 +11,12 @@ from durabus.store.events import Events
 from durabus.store.features import Features
 from durabus.store.locks import Locks
 from durabus.store.log import Log
+from durabus.store.processes import Processes
 from durabus.store.registrations import Registrations
 from durabus.store.results import Results
 
 
-class EventStore(Registrations, Events, Claims, Results, Locks, Log, DeadLetters, Protocol):
+class EventStore(Registrations, Events, Claims, Results, Locks, Processes, Log, DeadLetters, Protocol):
     """Everything a bus needs from a store.
 
     Calls take batches: one item is a batch of one, and an empty batch returns an empty list. Every call is safe to
@@ -49,5 +51,20 @@ class EventStore(Registrations, Events, Claims, Results, Locks, Log, DeadLetters
         The call returns at once if there is something to claim already. A hint may come too early, for nothing, or not
         at all: if every hint is lost, only latency suffers. A hint also comes when an event of ``bus`` becomes due or
         its lease ends, if this store object knows of the event.
+        """
+        ...
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (at its end it returns False)
+        """Wait until an event that ``node`` waits for may have ended, at most ``timeout`` seconds.
+
+        Returns False if no hint came. A hint comes from ``tell_ends``, in whichever process. It may come too early, for
+        nothing, or not at all. A store object that cannot hear hints returns sooner, so that the caller looks itself.
+        """
+        ...
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:
+        """Wake the callers of ``wait_for_ends`` on these nodes: events that they wait for have ended.
+
+        The caller has settled these events before. Nothing is stored.
         """
         ...

@@ -21,7 +21,8 @@ class Events(Protocol):
         - Each becomes PENDING with ``attempts=0`` and the next ``id``; ids follow the order of the batch.
         - A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored:
           the stored event is returned in its place, whatever its status. This also holds inside one batch, and makes a
-          repeat of the whole call harmless. A key is remembered as long as its event.
+          repeat of the whole call harmless. It is returned as the whole batch leaves it: another event of the batch may
+          meet its wait. A key is remembered as long as its event.
         - An ``ordering_key`` is refused without ``ordering_keys``, an ``idempotency_key`` without ``idempotency_keys``.
         - The same atomic step logs one PUBLISHED entry for each stored event.
         - When the call returns, the events survive what ``features`` say that the store survives.
@@ -58,15 +59,16 @@ class Events(Protocol):
         ...
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
-        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries.
+        """Delete COMPLETED and CANCELLED events that ended ``older_than`` seconds ago or longer, and their entries.
 
         Oldest ``id`` first, at most ``limit`` in one call. Live events and dead letters are never touched. Returns how
-        many were deleted. Their ids and keys can be used again.
+        many were deleted. Their ids and keys can be used again. Events that ended after the position of an archive
+        stay, see ``Log.save_position``.
         """
         ...
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        """Like ``trim_event_history``, but delete all COMPLETED events except the ``keep`` newest by ``id``."""
+        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``."""
         ...
 
     async def counts(self, bus: str | None = None) -> Counts:

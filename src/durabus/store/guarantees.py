@@ -61,6 +61,8 @@ class Guarantees(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller gets, and what it should do, if the reply to a write does not arrive."""
     clock: str
     """The clock that judges leases."""
+    takeover: str
+    """When other processes get the events of a process that was killed, and of one that only stands still."""
     wake_up: str
     """How an idle worker learns that there is work."""
     limits: str
@@ -77,6 +79,7 @@ LABELS = {
     "order": "Order",
     "unknown_outcome": "No reply",
     "clock": "Clock",
+    "takeover": "Takeover",
     "wake_up": "Wake-up",
     "limits": "Limits",
     "not_for": "Not for",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
+from durabus.model.log_entry import LogArchives, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 
 START = ""
 """The position before the first entry."""
+ARCHIVE = "archive:"
+"""The name of an archive begins with this: a reader that keeps a copy of the log, such as a lake."""
 
 
 class Log(Protocol):
@@ -68,20 +70,32 @@ class Log(Protocol):
         """Return the entries of one event, oldest first. The list is empty if the event is unknown."""
         ...
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
+        """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token.
+
+        None forgets the reader. If its name begins with ``ARCHIVE``, no trim deletes an event that has an entry after
+        ``position``. Then the call raises ``InvalidEventError`` for a position that this store did not make.
+        """
         ...
 
     async def read_position(self, name: str) -> str:
         """Return the position that ``save_position`` saved last; ``START`` if there is none."""
         ...
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+    async def read_archives(self) -> LogArchives:
+        """Return the position of each archive, and whether any entry was ever trimmed.
+
+        A new archive of a log that was trimmed cannot be complete.
+        """
+        ...
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
         """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus.
 
-        - COMPLETED events are deleted with all their entries, as in ``trim_event_history``. Entries that purged or
-          removed events left there are deleted too. Live events and dead letters keep all their entries.
+        - COMPLETED and CANCELLED events are deleted with all their entries, as in ``trim_event_history``. Entries that
+          purged or removed events left there are deleted too. Live events and dead letters keep all their entries.
         - Oldest position first, at most ``limit`` events of each kind in one call. Returns how many entries it deleted.
+        - Nothing after the position of an archive is deleted. The archive with the name ``ignoring`` does not count.
         - Raises ``InvalidEventError`` for a position that this store did not make.
         """
         ...

@@ -16,6 +16,8 @@ SILENT_AFTER = 2.0
 """Seconds without an answer after which a call counts as failed, although it may still succeed."""
 SELDOM = 10.0
 """Seconds from the first to the second line of a driver or a service: the worker reports the same outage sooner."""
+LATE = 30.0
+"""Seconds until the first line of a service that fails only with the store, as long as a worker reports that too."""
 
 
 class Outage:
@@ -31,12 +33,17 @@ class Outage:
         what: str,
         now: Callable[[], float] = monotonic,
         *,
+        first_line: float = 0.0,
         second_line: float = FIRST_PAUSE,
     ) -> None:
-        """``second_line`` is the number of seconds from the first log line to the second one."""
+        """``first_line`` is the age in seconds at which the outage is first logged, ``second_line`` the time from then.
+
+        An unforeseen error is logged at once.
+        """
         self._logger = logger
         self._what = what
         self._now = now
+        self._first_line = first_line
         self._second_line = second_line
         self.since: float | None = None
         """When the first call failed; None while the store answers."""
@@ -58,7 +65,7 @@ class Outage:
         now = self._now()
         self._unanswered.add(asked)
         if self.since is None:
-            self.since, self._next_line = now if sent is None else sent, 0.0
+            self.since, self._next_line = now if sent is None else sent, self._first_line
         lasted = now - self.since
         is_new_bug = unforeseen and type(error) not in self._bugs
         if lasted >= self._next_line or is_new_bug:
@@ -79,7 +86,8 @@ class Outage:
         self._answered_at = self._now()
         self._unanswered.discard(asked)
         if self.since is not None and not self._unanswered:
-            self._logger.info("%s no longer: it lasted %.1f s", self._what, self._answered_at - self.since)
+            if self._next_line > self._first_line:  # it was logged
+                self._logger.info("%s no longer: it lasted %.1f s", self._what, self._answered_at - self.since)
             self.since = None
             self._bugs.clear()
 

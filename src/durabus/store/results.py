@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from durabus.errors import LeaseLost
-from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, OfferedHandler, OfferRequest
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Keep, Settled
+from durabus.model.settlement import HandlerSettlement, Keep, Settled
 from durabus.store.events import EventRef
 
 
@@ -18,8 +18,13 @@ class Results(Protocol):
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         """Return the stored results of an event, in order of ``handler_id``; an empty list if there are none.
 
-        After the event has ended, they stay until ``cleanup_results``; those of a dead letter until it is purged.
+        After the event has ended, they stay as they are until ``cleanup_results``; those of a dead letter until it is
+        requeued or purged.
         """
+        ...
+
+    async def read_results(self, ids: Sequence[int]) -> list[tuple[HandlerResult, ...]]:
+        """Return the stored results of each event, in the order they first appeared; none for an unknown event."""
         ...
 
     async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
@@ -27,7 +32,15 @@ class Results(Protocol):
 
         - ``results`` overwrite the stored results of the same handlers. Each ``Keep`` is written whole or not at all.
         - The claim, its lease and the event stay as they are, and nothing is logged.
+        - ``children`` are stored in the same step, as ``add_events`` stores them, and with their PUBLISHED entries.
+          A ``Keep`` that gets ``LeaseLost`` stores none. (Refused without ``children``.)
         - ``Claim.results`` of the next claim on the event holds the kept results, and so does the entry of its end.
+        - A claim on one handler may keep results too, as long as it may be settled. A result of the handler itself ends
+          the claim.
+        - A PENDING result with ``expires_ts`` offers its handler to the workers of all nodes, from that time on. It
+          wakes the workers of the bus: ``wait_for_work``.
+        - An offer changes nothing if the handler is offered or settled already, or if its fence is not that of the
+          offer: a worker has claimed it since.
         - Late but not overtaken counts here too: an abandoned claim may keep results until the event is claimed again.
         - Any other claim that is not current gets ``LeaseLost``, and nothing of it is written.
         - A repeat writes the same results again.
@@ -44,18 +57,47 @@ class Results(Protocol):
           The same step takes the lock under the claim's token and lease; it is renewed and freed with the claim. If the
           lock expires and another handler takes it, the handler claim is lost too. With ``mode`` parallel, there is no
           lock.
+        - A PENDING handler that was offered for later is passed over until then.
         - A repeat with the same token returns the claim that the token holds.
         """
         ...
 
-    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
-        """Extend the leases of handler claims, as ``renew_event_claims`` does for events."""
+    async def claim_offered_handlers(self, request: OfferRequest) -> list[OfferedHandler]:
+        """Claim up to ``request.limit`` offered handlers of PROCESSING events of ``request.bus``. Never waits.
+
+        - Offered is a handler with a PENDING result and ``expires_ts``, once that time has come, or with a PROCESSING
+          result whose lease is over. Only ``request.handler_ids`` are claimed.
+        - Order: smaller ``id`` of the event first, then the order in which its results first appeared. The returned
+          list has this order.
+        - Each handler is claimed as ``claim_next_handler_result`` claims it, with ``mode`` serial at most one of each
+          event. The event, its claim and its lease stay as they are.
+        - A second caller never gets a handler whose lease is not over, however many callers race.
+        - A repeat with the same token returns the claims that the token still holds, and does nothing else. If the
+          token holds none any more, the call is a new request.
+        """
         ...
 
-    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        """Extend the leases of handler claims, as ``renew_event_claims`` does for events.
+
+        A handler claim outlives the claim on its event: it may be renewed until the event ends, also while the event
+        waits for its next claim. If the event was claimed in a serial mode, its lock is not free until then.
+        """
+        ...
+
+    async def settle_handlers(self, settlements: Sequence[HandlerSettlement]) -> list[HandlerResult | LeaseLost]:
+        """End handler claims in one step and judge each one on its own. Returns the stored result of each.
+
+        - With an ``outcome``, as ``complete_handler_result``; without one, as ``release_handler_claim``.
+        - The outcome is ``LeaseLost`` (a value, not raised) if the claim is not current, and nothing of it is written.
+        - It wakes the workers of the bus: the worker that holds the event waits for its handlers.
+        """
+        ...
+
+    async def release_handler_claim(self, claim: HandlerClaim, *, delay: float = 0.0) -> None:
         """Give up a handler claim: the handler becomes PENDING and gets its attempt back, and its lock is freed.
 
-        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current.
+        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current. It is offered again after ``delay``.
         """
         ...
 
@@ -63,8 +105,8 @@ class Results(Protocol):
         """Write status, error, value and time of ``outcome``; keep the claim's attempts and fence; free its lock.
 
         A repeat with the same status returns what the first call returned. Raises ``LeaseLost`` if the claim is not
-        current. Late but not overtaken counts here too: while an event is abandoned and not claimed again, its handler
-        claims may be completed or released, but not renewed.
+        current. A handler claim may be completed or released until the event ends, also while the event waits for its
+        next claim, unless another claim has taken the handler.
         """
         ...
 
@@ -77,7 +119,7 @@ class Results(Protocol):
         ...
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        """Delete the results of COMPLETED events, and return how many.
+        """Delete the results of COMPLETED and CANCELLED events, and return how many.
 
         Trimming, purging or removing an event deletes its results at once.
         """

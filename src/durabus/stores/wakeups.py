@@ -11,6 +11,9 @@ import asyncio
 import threading
 
 REMEMBERED_BUSES = 10_000
+ENDS = "\x01ends:"
+"""Stands in the place of a bus for those that wait for the ends of events, followed by their node where hints carry it.
+No bus can have such a name."""
 
 
 class WaitingWorkers:

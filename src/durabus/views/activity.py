@@ -58,6 +58,8 @@ ACTION, ID, BUS, TYPE, STATUS, AT, CREATED, ATTEMPT, GENERATION, WORKER, TOOK, T
     )
 )
 ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.ABANDONED})
+"""How an attempt succeeds or fails. A cancelled one does neither."""
+HISTORY_ACTIONS = frozenset({Action.COMPLETED, Action.CANCELLED})
 
 SLOT = 5.0
 """Seconds that one slot covers."""
@@ -311,8 +313,8 @@ class BusActivity:
                 counts.waiting[step_of(at - _float(row[CREATED]))] += 1
         elif action in ENDS:
             self._count_end(row, counts, live, worker)
-            if action == Action.COMPLETED:
-                self._live.pop(id_, None)
+        if action in HISTORY_ACTIONS:
+            self._live.pop(id_, None)
 
     def _count_end(
         self, row: tuple[object, ...], counts: ActivityCounts, live: Live, worker: WorkerSeen | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from durabus.model.claim import LEASE_EXPIRED, PROCESS_ENDED
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
@@ -19,8 +20,9 @@ _OUTCOMES = {
     Action.COMPLETED_WITH_ERRORS: "completed with errors",
     Action.FAILED: "failed",
     Action.RELEASED: "given back",
-    Action.ABANDONED: "lost: lease expired",
+    Action.ABANDONED: f"lost: {LEASE_EXPIRED}",
     Action.RESET: "taken away by an administrator",
+    Action.CANCELLED: "cancelled",
 }
 
 
@@ -78,7 +80,7 @@ def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt
                 _end(found[-1], entry)
             elif found and found[-1].action == Action.ABANDONED and found[-1].fence == entry.fence:
                 _end(found[-1], entry)
-                found[-1].outcome += " late, after its lease had expired"
+                found[-1].outcome += " late, after its claim was lost"
         else:
             waits_from = entry.at_ts
     _place(found, event, now)
@@ -88,6 +90,8 @@ def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt
 def _end(attempt: AttemptShown, entry: LogEntry) -> None:
     attempt.ended_ts = entry.at_ts
     attempt.outcome = _OUTCOMES[entry.action]
+    if entry.action is Action.ABANDONED and (entry.error or "").startswith(PROCESS_ENDED):
+        attempt.outcome = f"lost: {PROCESS_ENDED}"
     attempt.action = entry.action
     attempt.error = entry.error
     attempt.reason = entry.reason

@@ -17,7 +17,7 @@ from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import HISTORY, EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 
@@ -74,12 +74,12 @@ class FoundEvents(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event]
     next_before_id: int | None
     reasons: dict[int, str | None]
-    """By the id of the event: why it completed without work, such as "no handler"."""
+    """By the id of the event: why it completed without work, such as "no handler", or was cancelled."""
     at_ts: float
 
 
 class EventDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """One event with its log entries, oldest first, and its stored results."""
+    """One event with its log entries, oldest first, and its stored results in the order in which they came."""
 
     event: Event
     trail: list[LogEntry]
@@ -110,7 +110,7 @@ async def find_events(store: EventStore, query: EventQuery) -> FoundEvents:
 
 
 async def _reason(store: EventStore, event: Event) -> str | None:
-    if event.status is not EventStatus.COMPLETED:
+    if event.status not in HISTORY:
         return None
     trail = await store.read_event_log(event.id)
     return trail[-1].reason if trail else None
@@ -121,8 +121,8 @@ async def read_event_details(store: EventStore, ref: EventRef) -> EventDetails |
     event = await store.get_event(ref)
     if event is None:
         return None
-    trail, results = await store.read_event_log(event.id), await store.list_results(event.id)
-    return EventDetails(event=event, trail=trail, results=results)
+    trail, (results,) = await store.read_event_log(event.id), await store.read_results([event.id])
+    return EventDetails(event=event, trail=trail, results=list(results))
 
 
 async def read_family(store: EventStore, event: Event) -> EventFamily:

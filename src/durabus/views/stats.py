@@ -13,7 +13,7 @@ from durabus.clock import monotonic
 from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogHold
 from durabus.model.query import Counts
-from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action
+from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action, EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 from durabus.views.workers import registered_handlers
@@ -29,6 +29,7 @@ RATES = {
     "picked": (Action.PICKED,),
     "done": (Action.COMPLETED,),
     "failed": (Action.FAILED, Action.COMPLETED_WITH_ERRORS, Action.ABANDONED),
+    "cancelled": (Action.CANCELLED,),
 }
 
 
@@ -190,7 +191,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Number of events that are completed or dead letters."""
+        """Number of events that have ended."""
         return len(self._ended)
 
     def held_by(self, worker_id: str) -> int:
@@ -201,7 +202,7 @@ class Tally:
         """Compare the log with what the store holds. Events of each type but the last must have one follow-up."""
         total, dead = self._type_totals("all", types), held.failed + held.completed_with_errors
         left = held.pending + held.processing
-        lost = self.published.total() - held.completed - dead - left
+        lost = self.published.total() - held.completed - held.cancelled - dead - left
         followed = (event_id for one in types[:-1] for event_id in self.completed_ids[one])
         broken = sum(self.children[event_id] != 1 for event_id in followed)
         checks = (
@@ -271,6 +272,8 @@ class Tally:
             return
         self._ended.add(entry.id)
         self.last_end_ts = entry.at_ts
+        if entry.status is EventStatus.CANCELLED:
+            return
         self.latencies[entry.type].append(entry.at_ts - entry.created_ts)
         self.done_by[entry.worker_id or ""] += 1
         if entry.status in DEAD_LETTER:

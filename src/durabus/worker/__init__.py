@@ -5,7 +5,8 @@ The life of an event:
 1. publish: ``bus/publisher.py`` stores what was emitted in one turn of the event loop as one batch.
 2. wake: ``poller.py`` turns the store's hints, or the end of the poll interval, into ``should_claim``.
 3. claim: ``worker.py`` asks the store for as many events as it has free slots, in the call that settles others.
-4. hold: ``claim_table.py`` keeps the claims, and ``heartbeat.py`` renews their leases from a thread of its own.
+4. hold: ``claim_table.py`` keeps the claims, and ``heartbeat.py`` renews their leases from a thread of its own. In the
+   same thread, ``process_watch.py`` takes back the claims of processes that have ended.
 5. start: ``slots.py`` gives each claimed event (``claimed_event.py``) to a task; a handler that waits yields its slot.
 6. run: ``executor.py`` runs the event and turns whatever happens into one settlement.
 7. route: ``dispatcher.py`` picks the handlers; ``missing_handlers.py`` knows those that only other nodes have.

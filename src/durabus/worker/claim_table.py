@@ -81,9 +81,21 @@ class ClaimTable:
         """Stop the handler and write nothing: another claim may hold the event already."""
         del self.by_id[claimed.ref.id]
         self._completer.remove(claimed)
+        claimed.end_children(stored=False)
         self.report_lost(claimed.claim.event, reason)
         self._slots.lose(claimed)
         self._wake()
+
+    def revoke(self, id_: int, reason: str) -> None:
+        """Stop the handler of an event that a caller cancelled through this process, and write nothing of it."""
+        claimed = self.by_id.pop(id_, None)
+        if claimed is not None:
+            self._completer.remove(claimed)
+            self._slots.lose(claimed)
+            logger.info("event %s was cancelled while it ran: %s", claimed.claim.event.event_id, reason)
+            self._wake()
+        for held in [held for held in self.held_without_lock if held.ref.id == id_]:
+            held.cancel_as_lost()
 
     def lose_expired(self, held: ClaimedEvent, reason: str) -> None:
         """The heartbeat gave up this claim. If it has a settlement, the store judges it."""
@@ -108,6 +120,10 @@ class ClaimTable:
     def held(self) -> list[ClaimedEvent]:
         """All claims that the heartbeat renews. The heartbeat thread calls this, so it copies at once."""
         return [*self.by_id.copy().values(), *self.held_without_lock.copy()]
+
+    def holds_any(self) -> bool:
+        """Whether the worker holds claims. The heartbeat thread calls this."""
+        return bool(self.by_id or self.held_without_lock)
 
     def allowance(self, claimed: ClaimedEvent) -> float:
         """Seconds that the handlers of the event may take. The heartbeat thread calls this."""

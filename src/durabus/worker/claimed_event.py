@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from durabus.model.claim import Claim
 from durabus.store.contract import EventStore
@@ -22,9 +23,9 @@ class ClaimedEvent(HeldClaim):
         "children",
         "claim",
         "held",
-        "left_to_others",
         "locks",
         "lost",
+        "owed",
         "returning",
         "task",
         "waits_next",
@@ -41,14 +42,14 @@ class ClaimedEvent(HeldClaim):
         """Another claim may hold the event: the worker writes nothing of this one."""
         self.returning = False
         """The event goes back to the queue, whatever the handler does about its cancellation."""
-        self.left_to_others = False
-        """The event goes back to the queue for a handler that only another node has."""
         self.waits_next = False
         """The event goes back to the queue. The worker then claims it without the lock and keeps it waiting."""
         self.held = False
-        """The worker keeps the claim while the event waits for a handler that no live node has."""
+        """The worker keeps the claim while the event only waits for handlers."""
         self.children: list[Child] | None = None
         """The events that its handlers emitted."""
+        self.owed: Sequence[Child] = ()
+        """Those of them that its settlement carries."""
         self.locks: tuple[EventLock, ...] = ()
         """The locks it runs under: its own in a serial mode, and those of the events whose handlers wait for it."""
         self.child_turn: asyncio.Lock | None = None
@@ -67,6 +68,15 @@ class ClaimedEvent(HeldClaim):
     def add_locks(self, locks: tuple[EventLock, ...]) -> None:
         """Let it run under these locks too, because their holder waits for it."""
         self.locks = (*self.locks, *(lock for lock in locks if lock not in self.locks))
+
+    def end_children(self, *, stored: bool) -> None:
+        """Report to the children of its settlement whether the store has them."""
+        for child in self.owed:
+            if stored:
+                child.accept()
+            elif not child.is_stored:
+                child.drop()
+        self.owed = ()
 
     def cancel_as_lost(self) -> None:
         """Stop the event and write nothing of it: another claim may hold it."""

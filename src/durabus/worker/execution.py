@@ -16,13 +16,14 @@ import msgspec
 
 from durabus.clock import perf_counter
 from durabus.errors import InvalidPayloadError, PayloadDecodeError
+from durabus.model.event import Event
 from durabus.model.limits import stored_text
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
 from durabus.worker.telemetry import SlowWarning
-from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired
+from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired, call_with_event
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -106,16 +107,16 @@ async def execute(
             else:
                 returned = await _rest_in_time(handler, context, coroutine, waits_for)
         else:
-            returned = await _in_thread(handler, context, threads)
+            returned = await in_thread(handler, context.event, call_with_event(handler, context, threads))
     except BaseException as raised:
-        if _gives_no_outcome(raised):
+        if gives_no_outcome(raised):
             handler.breaker.abandoned()
             raise
-        outcome = _from_end(handler, raised, _since(started), on_error)
+        outcome = from_end(handler, raised, since(started), on_error)
     else:
-        outcome = _from_return(returned, _since(started), on_error)
+        outcome = from_return(returned, since(started), on_error)
         if handler.result_type is not None:
-            outcome = _checked(handler, outcome)
+            outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     elif outcome.status is ResultStatus.UNRECOVERABLE or outcome.is_suspended:
@@ -125,7 +126,7 @@ async def execute(
     return outcome
 
 
-def _gives_no_outcome(raised: BaseException) -> bool:
+def gives_no_outcome(raised: BaseException) -> bool:
     """Whether the call never began, its coroutine was closed, or its task was cancelled.
 
     A handler may also raise ``CancelledError`` itself, while its task is not cancelled. That is an outcome.
@@ -136,7 +137,10 @@ def _gives_no_outcome(raised: BaseException) -> bool:
     return isinstance(raised, NotStarted | Closed)
 
 
-def _from_end(handler: Handler, raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
+def from_end(
+    handler: Handler, raised: BaseException, milliseconds: float, on_error: OnError | None = None
+) -> HandlerOutcome:
+    """Return the outcome of a call that raised."""
     if isinstance(raised, TimeoutExpired):
         error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
         if on_error is not None:
@@ -149,14 +153,15 @@ def _from_end(handler: Handler, raised: BaseException, milliseconds: float, on_e
     ):
         # The user may have pressed Ctrl-C. The attempt has failed, and then the program gets the interrupt.
         asyncio.get_running_loop().call_soon(_interrupt)
-    return _from_exception(raised, milliseconds, on_error)
+    return from_exception(raised, milliseconds, on_error)
 
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def _since(started: float) -> float:
+def since(started: float) -> float:
+    """Return the milliseconds since an instant of ``perf_counter``."""
     return (perf_counter() - started) * 1000
 
 
@@ -169,7 +174,7 @@ async def _rest_in_time(handler: Handler, context: Context, coroutine: Coroutine
 
 
 async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
-    """Run the rest of a coroutine after its first step, within ``timeout``."""
+    """Run the rest of a coroutine after its first step. Raises ``TimeoutExpired`` if that takes too long."""
     scope = asyncio.timeout(timeout)
     try:
         async with scope:
@@ -207,36 +212,42 @@ class _Resumed:
             return stop.value
 
 
-async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads) -> Any:
-    call = ThreadCall(handler, context, threads)
+async def in_thread(handler: Handler, event: Event, call: ThreadCall) -> Any:
+    """Return what a plain function returns; if that is a coroutine, run it in what is left of the timeout."""
     if handler.slow_timeout is None:
         returned = await call.returned()
     else:
-        with SlowWarning(context.event, handler.id, handler.slow_timeout):
+        with SlowWarning(event, handler.id, handler.slow_timeout):
             returned = await call.returned()
     if not inspect.iscoroutine(returned):
         return returned
     left = None
     if handler.timeout is not None and call.started is not None:
         left = max(handler.timeout - (perf_counter() - call.started), 0.0)
+    return await run_in_time(returned, left)
+
+
+async def run_in_time(coroutine: Coroutine[Any, Any, Any], timeout: float | None) -> Any:  # noqa: ASYNC109
+    """Run a coroutine within ``timeout``. If Python closes it, this raises ``Closed``, not ``GeneratorExit``."""
     try:
-        waits_for = returned.send(None)
+        waits_for = coroutine.send(None)
     except StopIteration as stop:
         return stop.value
-    return await _rest(returned, waits_for, left)
+    return await _rest(coroutine, waits_for, timeout)
 
 
-def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
+def from_return(returned: Any, milliseconds: float, on_error: OnError | None = None) -> HandlerOutcome:
+    """Return the outcome of a call that returned: a value, or an error instead of raising it."""
     if returned is None:
         return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds)
     if isinstance(returned, Success):
         return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
     if isinstance(returned, BaseException):
-        return _from_exception(returned, milliseconds, on_error)
+        return from_exception(returned, milliseconds, on_error)
     return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned)
 
 
-def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
+def checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
     """Make a value of the wrong type an unrecoverable error: no further attempt will change it. None is no value."""
     if outcome.status is not ResultStatus.SUCCEEDED or outcome.value is None:
         return outcome
@@ -248,7 +259,8 @@ def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
     return outcome
 
 
-def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
+def from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None = None) -> HandlerOutcome:
+    """Return the outcome for an error that a handler raised or returned."""
     if asleep := _sleeps_in(raised):
         delay, kept = min(one.delay for one in asleep), tuple(result for one in asleep for result in one.kept)
         return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
@@ -273,6 +285,8 @@ def describe(error: BaseException) -> str:
     """Return an exception as one text of bounded length. Without a text of its own it names where it was raised."""
     try:
         text = f"{type(error).__name__}: {str(error) or _without_text(error)}"
+        if isinstance(error, BaseExceptionGroup):
+            text += ": " + "; ".join(map(describe, error.exceptions))
     except Exception:  # noqa: BLE001  (an error whose text cannot be made is still an error)
         text = type(error).__name__
     return stored_text(text)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from durabus.errors import LeaseLost, StoreError
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.worker.children.children import Children
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import describe
-from durabus.worker.progress import EventProgress, Keeper
+from durabus.worker.progress import EventProgress, Keeper, SlotYielder
 from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
@@ -32,18 +33,14 @@ HANDLERS_CHANGED = "the handlers of the bus have changed"
 TOLD_TO_STOP = "the worker stopped its work on the event before it was finished"
 
 
-class SlotOwner(Protocol):
+class SlotOwner(SlotYielder, Protocol):
     """What the executor needs of the slots in which events run."""
 
     lock: EventLock | None
     closing: bool
 
-    def yield_slot(self, claimed: ClaimedEvent) -> None:
-        """Let another event run while this one waits."""
-        ...
-
-    def resume(self, claimed: ClaimedEvent) -> None:
-        """Count the event again: its wait is over."""
+    def give_back(self, claimed: ClaimedEvent) -> None:
+        """Put the event back into the queue without losing an attempt."""
         ...
 
     def leave(self, claimed: ClaimedEvent) -> None:
@@ -75,27 +72,55 @@ class EventExecutor:
         self._done = done
         self._died = died
         self._children = children
-        self.held: set[ClaimedEvent] = set()
-        """Events whose claims are kept while they wait for handlers that no live node has."""
-        self.held_without_lock: set[ClaimedEvent] = set()
+        self.held: dict[ClaimedEvent, None] = {}
+        """Events whose claims are kept while they only wait for handlers of other nodes, live or not. A set of objects
+        would have another order in every run."""
+        self.held_without_lock: dict[ClaimedEvent, None] = {}
         """The same in a serial mode, where no slot runs them."""
         self.draining = False
         """No further event may be held."""
 
+    @contextmanager
+    def holding(self, claimed: ClaimedEvent) -> Iterator[None]:
+        """Inside the block, the event only waits for handlers. Its slot is free, unless too many events wait already.
+
+        In a serial mode its children may run in the slot: they run under the lock that the event holds.
+        """
+        claimed.held = True
+        is_full = self.is_full
+        self.held[claimed] = None
+        if self.draining:
+            self._slots.give_back(claimed)
+        elif not is_full:
+            self._slots.yield_slot(claimed)
+        try:
+            yield
+        finally:
+            claimed.held = False
+            self.held.pop(claimed, None)
+            self._slots.resume(claimed)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many events are held that a further one must keep its slot."""
+        return len(self.held) + len(self.held_without_lock) >= HELD_AT_MOST
+
     async def run(self, claimed: ClaimedEvent) -> Settlement:  # noqa: C901  (one flat list of endings)
         """Dispatch one event and return its settlement. The slot survives whatever happens inside."""
-        progress = EventProgress(claimed.ref, self._keeper, strict=self._strict, parent=claimed)
+        progress = EventProgress(
+            claimed.ref, self._keeper, strict=self._strict, parent=claimed, slots=self._slots, holder=self
+        )
         settled = progress.settled
         try:
             settlement = await self._dispatcher.dispatch(claimed.claim, progress)
             if self._dispatcher.gave_away == claimed.ref and isinstance(settlement, Release):
                 settlement = await self._leave_to_others(claimed, settlement)
-            if claimed.children is not None or claimed.claim.event.fence > 1:
-                settlement = await self._after_children(claimed, settlement)
+            if claimed.children is not None or claimed.claim.event.fence > 1 or progress.is_shared:
+                settlement = await self._after_children(claimed, settlement, progress)
         except asyncio.CancelledError as error:
             if not (claimed.lost or claimed.returning):
                 # The handler cancelled its own task, or the program cancels all tasks: the slot ends.
-                self._cancelled_by_others(claimed, error, settled)
+                self._cancelled_by_others(claimed, error, progress)
                 raise
             settlement = Release(claimed.ref)
             if is_in_thread(claimed.claim.event) and not claimed.lost:
@@ -120,20 +145,20 @@ class EventExecutor:
         if claimed.returning:
             # The worker told the handler to stop. That holds even if it ignored the cancellation and returned.
             settlement = Release(claimed.ref, 0.0, tuple(settled), TOLD_TO_STOP)
-        return progress.with_steps(settlement)
+        return progress.finished(settlement, is_lost=claimed.lost)
 
     def _failed(self, claimed: ClaimedEvent, error: BaseException, settled: list[HandlerResult]) -> Fail:
         delay = None if self._is_last_attempt(claimed) else TROUBLE_PAUSE
         return Fail(claimed.ref, describe(error), delay, tuple(settled))
 
     def _cancelled_by_others(
-        self, claimed: ClaimedEvent, error: asyncio.CancelledError, settled: list[HandlerResult]
+        self, claimed: ClaimedEvent, error: asyncio.CancelledError, progress: EventProgress
     ) -> None:
         """Count a failed attempt. If the worker closes and cannot write it, the event comes back with its lease."""
         if self._slots.closing:
             self._died(claimed)
         else:
-            self._done(claimed, self._failed(claimed, error, settled))
+            self._done(claimed, progress.finished(self._failed(claimed, error, progress.settled)))
 
     async def _keep(self, claimed: ClaimedEvent) -> None:
         """Keep the claim while a function of the event runs in a thread: another node would run it a second time.
@@ -153,31 +178,30 @@ class EventExecutor:
         log. The event has gone back once before, so its log has the reason. In a serial mode the event must not hold
         the lock of the bus: it goes back for a moment, and the worker claims it again without the lock.
         """
-        event, claimed.left_to_others = claimed.claim.event, settlement.reason != NO_HANDLER
-        full = len(self.held) + len(self.held_without_lock) >= HELD_AT_MOST or self.draining
-        if settlement.results or full:
+        event = claimed.claim.event
+        if settlement.results or self.is_full or self.draining:
             return settlement
         lock = self._slots.lock
         if lock is not None:
             claimed.waits_next = lock[0].features.claims_by_event_id and self._dispatcher.missing.lacks_handlers(
                 claimed.claim
             )
-            claimed.left_to_others = claimed.left_to_others and not claimed.waits_next
             return replace(settlement, delay=BACK_FOR) if claimed.waits_next else settlement
         if event.fence == event.attempts:
             return settlement
-        claimed.held = True
-        self.held.add(claimed)
-        self._slots.yield_slot(claimed)
-        try:
+        with self.holding(claimed):
             waited = await self._dispatcher.missing.wait(claimed.claim)
-        finally:
-            claimed.held = False
-            self.held.discard(claimed)
-            self._slots.resume(claimed)
         return Release(claimed.ref, 0.0, (), HANDLERS_CHANGED) if waited else settlement
 
-    async def _after_children(self, claimed: ClaimedEvent, settlement: Settlement) -> Settlement:
+    def drain(self) -> None:
+        """Hold no further event, and wait for no children any more: the worker stops."""
+        self.draining = True
+        if self._children is not None:
+            self._children.stop()
+
+    async def _after_children(
+        self, claimed: ClaimedEvent, settlement: Settlement, progress: EventProgress
+    ) -> Settlement:
         if claimed.child_turn is not None:
             async with claimed.child_turn:  # a task that the handler left behind may still wait for a child
                 pass
@@ -188,11 +212,10 @@ class EventExecutor:
         if waits:
             self._slots.yield_slot(claimed)
         try:
-            after = await self._children.after(claimed.claim, claimed.children or (), settlement, handlers)
+            return await self._children.after(claimed.claim, claimed.children or (), settlement, handlers, progress)
         finally:
             if waits:
                 self._slots.resume(claimed)
-        return replace(after, delay=None) if isinstance(after, Fail) and self._is_last_attempt(claimed) else after
 
     def _is_last_attempt(self, claimed: ClaimedEvent) -> bool:
         event = claimed.claim.event

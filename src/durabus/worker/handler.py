@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +22,10 @@ from durabus.model.limits import Duration, check_name, seconds
 from durabus.model.pattern import check_pattern
 from durabus.model.payload import decode_as
 from durabus.model.policies import BreakerPolicy, RetryPolicy
+from durabus.model.wait import Scalar
+from durabus.worker.batch import BatchContext, batch_options, item_type
 from durabus.worker.breaker import Breaker
+from durabus.worker.children.emissions import emitting
 from durabus.worker.steps import SEPARATOR, Retry, Steps, Tries
 
 DEFAULT_TIMEOUT = 30.0
@@ -84,19 +87,24 @@ class Context(HandlerContext, frozen=True, gc=False):
         handler itself called it.
         """
         steps = self._own_steps("step")
-        step = steps.begin(name, [args, kwargs])
+        step = steps.begin(name, function, (args, kwargs))
         if step.memo is not None:
             return step.memo.value
         tries, began, ended = Tries(step.key, retry, timeout), perf_counter(), steps.running()
         try:
             while True:
                 try:
-                    value = await tries.awaited(function(*args, **kwargs))
+                    with emitting(steps.run(step)) as run:
+                        value = await tries.awaited(function(*args, **kwargs))
                     break
                 except Exception as error:  # noqa: BLE001  (the policy of the step decides)
                     pause = tries.pause_after(error)
                 await asyncio.sleep(pause)
-            return await steps.keep(step, value, attempts=tries.attempt, began=began)
+        except BaseException:
+            steps.failed(step)
+            raise
+        else:
+            return await steps.keep(step, value, run, attempts=tries.attempt, began=began)
         finally:
             ended()
 
@@ -110,6 +118,22 @@ class Context(HandlerContext, frozen=True, gc=False):
     async def sleep_until(self, instant: datetime) -> None:
         """Sleep until an instant with a time zone, by the clock of the store. If it is past, this returns at once."""
         await self._own_steps("sleep_until").sleep_until(instant)
+
+    async def wait_for(
+        self,
+        event_type: str,
+        *,
+        where: Mapping[str, Scalar] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  (the event waits in the store, not this coroutine)
+    ) -> Event | None:
+        """Give slot and claim back, and go on when an event of this type is published on the same bus.
+
+        The event must have been stored after the one that is handled, also if that was before this call. Its payload
+        must have equal fields for every entry of ``where``. Returns the first such event, as it was published, or None
+        if none came within ``timeout``. A retry, a crash, a takeover or a requeue returns the same again.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return await self._own_steps("wait_for").wait_for(event_type, where, limit)
 
 
 class SyncContext(HandlerContext, frozen=True, gc=False):
@@ -128,30 +152,43 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
     ) -> Any:
         """Do what ``Context.step`` does. A plain function runs in the thread of the handler."""
         steps = self._own_steps("step")
-        step = steps.begin(name, [args, kwargs])
+        step = steps.begin(name, function, (args, kwargs))
         if step.memo is not None:
             return step.memo.value
         tries, began = Tries(step.key, retry, timeout), perf_counter()
-        while True:
-            try:
-                value = function(*args, **kwargs)
-                if inspect.isawaitable(value):
-                    value = self._wait_for(tries.awaited(value))
-                break
-            except Exception as error:  # noqa: BLE001  (the policy of the step decides)
-                pause = tries.pause_after(error)
-            self._wait_for(asyncio.sleep(pause))
-        return self._wait_for(steps.keep(step, value, attempts=tries.attempt, began=began))
+        try:
+            while True:
+                try:
+                    with emitting(steps.run(step)) as run:
+                        value = function(*args, **kwargs)
+                        if inspect.isawaitable(value):
+                            value = self._in_loop(tries.awaited(value))
+                    break
+                except Exception as error:  # noqa: BLE001  (the policy of the step decides)
+                    pause = tries.pause_after(error)
+                self._in_loop(asyncio.sleep(pause))
+        except BaseException:
+            steps.failed(step)
+            raise
+        return self._in_loop(steps.keep(step, value, run, attempts=tries.attempt, began=began))
 
     def sleep(self, delay: Duration) -> None:
         """Do what ``Context.sleep`` does."""
-        self._wait_for(self._own_steps("sleep").sleep(seconds(delay, "delay")))
+        self._in_loop(self._own_steps("sleep").sleep(seconds(delay, "delay")))
 
     def sleep_until(self, instant: datetime) -> None:
         """Do what ``Context.sleep_until`` does."""
-        self._wait_for(self._own_steps("sleep_until").sleep_until(instant))
+        self._in_loop(self._own_steps("sleep_until").sleep_until(instant))
 
-    def _wait_for(self, verb: Coroutine[Any, Any, Any]) -> Any:
+    def wait_for(
+        self, event_type: str, *, where: Mapping[str, Scalar] | None = None, timeout: Duration | None = None
+    ) -> Event | None:
+        """Do what ``Context.wait_for`` does."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        found: Event | None = self._in_loop(self._own_steps("wait_for").wait_for(event_type, where, limit))
+        return found
+
+    def _in_loop(self, verb: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the event loop of the worker, and wait for it in this thread."""
         try:
             is_in_loop = asyncio.get_running_loop() is self.loop
@@ -167,8 +204,11 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
 
 
 HandlerFunction = Callable[..., Any]
-AdaptedFunction = Callable[[Event, Any], Any]
-"""A handler function that takes the event and its context, whatever arguments the user's function has."""
+AdaptedFunction = Callable[[Any, Any], Any]
+"""A handler function that takes the event and its context, whatever arguments the user's function has.
+
+That of a batch handler takes a list and its context.
+"""
 
 
 class Signature(NamedTuple):
@@ -178,6 +218,8 @@ class Signature(NamedTuple):
     """The type of the first argument: ``Event``, or a type of payload."""
     takes_context: bool
     is_async: bool
+    hints: tuple[Any, Any] = (None, None)
+    """The type hints of the first two arguments; None if there is none."""
 
 
 _SIGNATURES: WeakKeyDictionary[FunctionType, Signature] = WeakKeyDictionary()
@@ -198,6 +240,8 @@ class Handler:
         breaker: BreakerPolicy | None,
         slow_timeout: Duration | None = None,
         result_type: Any = None,
+        batch: int | None = None,
+        within: Duration | None = None,
     ) -> None:
         self.id = check_name(handler_id, "handler id")
         if SEPARATOR in handler_id:
@@ -215,8 +259,11 @@ class Handler:
         self._breaker_policy = breaker
         signature = _signature_of(function)
         self.is_async = signature.is_async
-        self.takes_context = signature.takes_context
-        self.call = _caller(function, signature)
+        self.batch = batch_options(batch, within)
+        """The size of its batches, and how long they wait; None if the handler gets one event at a time."""
+        self.item_type = Event if self.batch is None else item_type(function, signature.hints[0])
+        self.takes_context = signature.takes_context and self.batch is None
+        self.call = _caller(function, signature) if self.batch is None else _batch_caller(function, signature)
 
     @cached_property
     def breaker(self) -> Breaker:
@@ -254,13 +301,27 @@ def _importable(module: str) -> str:
 def _caller(function: HandlerFunction, signature: Signature) -> AdaptedFunction:
     """Return a call that passes the event as ``Event``, or as the payload type of the function's first argument."""
     first = signature.first
+    if first == list[Event] or signature.hints[1] is BatchContext:
+        raise ConfigurationError(
+            f"handler {function!r} is written for batches: subscribe it with batch=, such as batch=100, within=0.5"
+        )
     if first is Event:
         if signature.takes_context:
             return function
         return lambda event, _context: function(event)
     if signature.takes_context:
-        return lambda event, context: function(decode_as(event.payload_json, first), context)
-    return lambda event, _context: function(decode_as(event.payload_json, first))
+        return lambda event, context: function(decode_as(event.newest_payload_json, first), context)
+    return lambda event, _context: function(decode_as(event.newest_payload_json, first))
+
+
+def _batch_caller(function: HandlerFunction, signature: Signature) -> AdaptedFunction:
+    """Return a call that passes a list, and the context of the batch if the function takes one."""
+    if signature.hints[1] in (Context, SyncContext):
+        raise ConfigurationError(
+            f"handler {function!r} has batch=, so it gets a BatchContext, not a {signature.hints[1].__name__}: durable "
+            "steps and sleep belong to the handler of one event"
+        )
+    return function if signature.takes_context else lambda items, _context: function(items)
 
 
 def _signature_of(function: HandlerFunction) -> Signature:
@@ -292,9 +353,11 @@ def _read_signature(function: HandlerFunction) -> Signature:
     if len(needed) > 2:  # noqa: PLR2004  (event and context)
         raise ConfigurationError(f"handler {function!r} needs {len(needed)} arguments: at most (event, ctx) are given")
     hints = _hints(function)
-    takes_context = len(needed) == 2 or any(hints.get(p.name) in (Context, SyncContext) for p in positional[1:2])  # noqa: PLR2004
+    given, second = (*(hints.get(p.name) for p in positional[:2]), None, None)[:2]
+    takes_context = len(needed) == 2 or second in (Context, SyncContext, BatchContext)  # noqa: PLR2004
     first = hints.get(positional[0].name, Event) if positional else Event
-    return Signature(Event if first in (Any, object, inspect.Parameter.empty) else first, takes_context, is_async)
+    first = Event if first in (Any, object, inspect.Parameter.empty) else first
+    return Signature(first, takes_context, is_async, (given, second))
 
 
 def _hints(function: HandlerFunction) -> dict[str, Any]:

@@ -82,6 +82,8 @@ T = TypeVar("T")
 class Heartbeat(Generic[H]):
     """Renews each claim after a third of its lease.
 
+    They are claims on events, unless ``renew`` renews others.
+
     It reports claims that are lost, that it could not renew before their deadline, or that are not done long after
     their time: a handler that blocks the event loop must not keep an event from other processes for ever.
     """
@@ -94,8 +96,10 @@ class Heartbeat(Generic[H]):
         held: Callable[[], Sequence[H]],
         allowance: Callable[[H], float],
         lost: Callable[[H, str], None],
+        renew: Callable[[Sequence[H]], Coroutine[Any, Any, list[float | LeaseLost]]] | None = None,
     ) -> None:
         self._store = store
+        self._renew_claims = renew or self._renew_event_claims
         self._lease = lease
         self._tick = lease * TICK
         self._held = held
@@ -157,7 +161,16 @@ class Heartbeat(Generic[H]):
                 await self._beat()
             except Exception:
                 logger.exception("heartbeat failed, will try again")
-            await asyncio.sleep(self._tick)
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Seconds until the next beat: 0 if the deadline of a claim comes sooner, which was not due at the last beat.
+
+        The last beat may have waited long for a store that did not answer.
+        """
+        next_beat = monotonic() + self._tick
+        soon = any(held.deadline <= next_beat and held not in self._given_up for held in self._held())
+        return 0.0 if soon else self._tick
 
     def _see_loop(self) -> None:
         self._loop_seen = monotonic()
@@ -198,7 +211,7 @@ class Heartbeat(Generic[H]):
     async def _ask(self, due: list[H], limit: float) -> list[float | LeaseLost]:
         """Return the store's answers; an empty list if it fails or does not answer within ``limit`` seconds."""
         try:
-            return await in_time(self._store.renew_event_claims([held.ref for held in due], lease=self._lease), limit)
+            return await in_time(self._renew_claims(due), limit)
         except StoreClosedError as error:
             for held in due:
                 self._give_up(held, str(error))
@@ -209,6 +222,9 @@ class Heartbeat(Generic[H]):
         except Exception:
             logger.exception("cannot renew %s claims, will try again", len(due))
         return []
+
+    async def _renew_event_claims(self, due: Sequence[H]) -> list[float | LeaseLost]:
+        return await self._store.renew_event_claims([held.ref for held in due], lease=self._lease)
 
     def _give_up(self, held: H, reason: str) -> None:
         self._given_up.add(held)

@@ -11,7 +11,7 @@ from durabus.model.claim import Claim
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
-from durabus.model.statuses import SETTLED, OnUnhandled, ResultStatus
+from durabus.model.statuses import SETTLED, STEPS, OnUnhandled
 from durabus.worker.handler import Handler
 from durabus.worker.registry import LIVE, Sighting
 from durabus.worker.telemetry import Metrics
@@ -57,8 +57,16 @@ class RemoteHandlers(Protocol):
         """How many nodes serve the bus, this one included, as far as this node knows."""
         ...
 
+    def any_remote(self) -> bool:
+        """Whether other nodes have handlers that this one does not have, as far as this node knows."""
+        ...
+
     def last_seen(self, handler_id: str) -> Sighting | None:
         """When and by which other node a handler was last announced; None if this node does not know it."""
+        ...
+
+    def lacked_elsewhere(self) -> tuple[str, ...]:
+        """The ids of this node's handlers that another node does not have, as far as this node knows."""
         ...
 
     async def look(self) -> None:
@@ -83,6 +91,19 @@ class MissingHandlers:
     def nodes(self) -> int:
         """How many nodes serve the bus, as far as this node knows."""
         return 1 if self._remote is None else self._remote.nodes()
+
+    def any_remote(self) -> bool:
+        """Whether other nodes have handlers that this one does not have, as far as this node knows."""
+        return self._remote is not None and self._remote.any_remote()
+
+    def lacked_elsewhere(self) -> tuple[str, ...]:
+        """The ids of this node's handlers that another node does not have, as far as this node knows."""
+        return () if self._remote is None else self._remote.lacked_elsewhere()
+
+    def is_live(self, handler_id: str) -> bool:
+        """Whether another node that is alive has the handler, as far as this node knows."""
+        seen = None if self._remote is None else self._remote.last_seen(handler_id)
+        return seen is not None and seen.ago <= LIVE
 
     async def prepare(self, claim: Claim) -> None:
         """Learn the handlers of other nodes before the events of a batch begin, so that they begin in their order."""
@@ -121,7 +142,7 @@ class MissingHandlers:
         return bool(missing) or self._is_kept(claim)
 
     def hand_over(self, claim: Claim, missing: tuple[str, ...], results: tuple[HandlerResult, ...]) -> Release:
-        """Release an event whose handlers here are done, so that a node with the missing handlers claims it.
+        """Release an event whose handlers here are done: no live node has the missing ones, or nothing waits for them.
 
         If no such node is alive, the event rests the longer, the longer they are silent: so its log stays short.
         """
@@ -134,7 +155,7 @@ class MissingHandlers:
 
     def _is_kept(self, claim: Claim) -> bool:
         """Whether no node has a handler, as far as this node knows, and the bus keeps such events."""
-        began = any(result.status is not ResultStatus.KEPT for result in claim.results)
+        began = any(result.status not in STEPS for result in claim.results)
         if self._remote is None or not self._keeps() or began or self._route(claim.event.type):
             return False
         return self.known(claim) == ()
@@ -208,8 +229,8 @@ class Unhandled:
                 self._warned.clear()
             self._warned.add(event.type)
             logger.warning(
-                "event %s of type %r has no handler on any node of bus %r: %s (unhandled=%r). Is the type misspelt? "
-                "Further events of this type are not logged",
+                "event %s of type %r has no handler on any node of bus %r: %s (unhandled=%r). Is the type "
+                "misspelt, or do only waits need it? Further events of this type are not logged",
                 event.event_id,
                 event.type,
                 event.bus,

@@ -22,9 +22,6 @@ HINT_PAUSE = 0.05
 IN_VAIN_DOUBLINGS = 2
 """A worker that keeps getting hints of events that it may not claim doubles its pause this many times at most. The
 pause stays short, because the event that holds the lock may wait for this worker."""
-REST_BEFORE = 0.9
-"""A worker that left an event to another node rests after this part of its delay: their clocks may differ a little."""
-LONGEST_REST = 1.0
 AT_ONCE = 3
 """Maximum number of idle workers of a bus that claim at once after a shared hint. If there are more, each waits a
 random moment first."""
@@ -58,6 +55,8 @@ class Poller:
         self._wake = wake
         self._nodes = nodes
         self._outage = outage
+        self.heard: Callable[[], None] | None = None
+        """Called after each hint and each poll."""
         self._no_hints = Outage(logger, f"the store gives no hints of new work, bus {bus!r} is polled")
         # It begins with a wait for hints: most buses are empty at the start, and that wait costs less than a claim.
         self._should_look = False
@@ -68,6 +67,11 @@ class Poller:
         self._hinted_in_vain = False
         self._in_vain = 0
         """The number of hints in a row that came at once and after which a claim brought nothing."""
+
+    @property
+    def hinted_in_vain(self) -> bool:
+        """Whether the last hint brought no event to claim: it may have been about a handler."""
+        return self._hinted_in_vain
 
     @property
     def should_claim(self) -> bool:
@@ -94,17 +98,6 @@ class Poller:
         self._should_look, self._hinted_in_vain = False, True
         self._idle.set()
 
-    def rest(self, delay: float) -> None:
-        """An event went back for a handler of another node, and is due again after ``delay`` seconds.
-
-        This worker rests then, so that the other node claims first. Otherwise the node whose clock runs slightly ahead
-        would win every race.
-        """
-        loop = asyncio.get_running_loop()
-        seconds = min(delay, LONGEST_REST) * random.uniform(1, 2)
-        loop.call_later(delay * REST_BEFORE, self._begin_rest)
-        loop.call_later(delay + seconds, self._end_rest)
-
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Claim nothing inside the block."""
@@ -130,6 +123,8 @@ class Poller:
             # Not in step with other workers: one that is always a little later would never get what they give back.
             poll = self._poll_interval * random.uniform(SHORTEST_POLL, 1)
             heard = await self._hint(poll)
+            if self.heard is not None:
+                self.heard()
             # The second hint may fail to come though there is work, as on a slow store: the poll interval still holds.
             if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue

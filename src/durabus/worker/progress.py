@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
-from durabus.model.claim import ClaimRef
+from durabus.model.claim import Claim, ClaimRef, HandlerClaim
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Keep, Settlement
+from durabus.model.settlement import Cancel, Complete, Keep, Settlement
+from durabus.model.statuses import ResultStatus
 from durabus.store.contract import EventStore
+from durabus.store.features import require
 from durabus.worker.children.children import Child
 
 logger = logging.getLogger("durabus.worker")
@@ -24,6 +29,7 @@ PAUSE = 0.5
 LONGEST_PAUSE = 4.0
 """Longest pause in seconds between two tries to write while the store fails."""
 
+SUCCESSES = frozenset({ResultStatus.SUCCEEDED, ResultStatus.KEPT})
 STEPS_END_WITHIN = 30.0
 """Seconds that an attempt waits for steps which its handler has left running."""
 
@@ -36,17 +42,29 @@ class Keeper:
     def __init__(self, store: EventStore) -> None:
         self._store = store
         self._unsent: list[Unsent] = []
-        self._writing: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Those that write."""
 
-    async def keep(self, ref: ClaimRef, results: tuple[HandlerResult, ...]) -> None:
-        """Return once the results are stored. Raises ``LeaseLost`` if the claim is not current any more.
+    def require(self, feature: str, what: str) -> None:
+        """Raise ``UnsupportedByStore`` unless the store has the feature."""
+        require(self._store.features, feature, what)
+
+    @property
+    def store_with_children(self) -> EventStore | None:
+        """The store, if it can store children together with results; else None."""
+        return self._store if self._store.features.children else None
+
+    async def keep(
+        self, ref: ClaimRef | HandlerClaim, results: tuple[HandlerResult, ...], children: Sequence[Child] = ()
+    ) -> None:
+        """Return once results and children are stored. Raises ``LeaseLost`` if the claim is not current any more.
 
         While the store fails, this tries again: what a handler did has an effect, and must not be forgotten.
         """
         pause = PAUSE
         while True:
             try:
-                await self._send(Keep(ref, results))
+                await self._send(Keep(ref, results, tuple(child.new for child in children)))
             except StoreClosedError:
                 raise
             except StoreError as error:
@@ -54,11 +72,18 @@ class Keeper:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
+                for child in children:
+                    child.accept()
                 return
 
-    def keep_in_background(self, ref: ClaimRef, results: tuple[HandlerResult, ...]) -> None:
+    def keep_in_background(
+        self, ref: ClaimRef | HandlerClaim, results: tuple[HandlerResult, ...], children: Sequence[Child] = ()
+    ) -> None:
         """Write the results and wait for nothing: the settlement of the event will carry them, too."""
-        self._send(Keep(ref, results)).add_done_callback(_note)
+        kept = self._send(Keep(ref, results, tuple(child.new for child in children)))
+        kept.add_done_callback(_note)
+        if children:
+            kept.add_done_callback(partial(_note_children, children))
 
     def _send(self, keep: Keep) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
@@ -71,8 +96,8 @@ class Keeper:
     def _write_unsent(self) -> None:
         unsent, self._unsent = self._unsent, []
         task = asyncio.get_running_loop().create_task(self._write(unsent))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _write(self, unsent: list[Unsent]) -> None:
         outcomes: Sequence[BaseException | None]
@@ -80,6 +105,10 @@ class Keeper:
             outcomes = await self._store.keep_results([keep for keep, _ in unsent])
         except Exception as error:  # noqa: BLE001  (those who wait get it, whatever it is)
             outcomes = [error] * len(unsent)
+        except asyncio.CancelledError:  # the worker has stopped, and the store does not answer
+            for _, stored in unsent:
+                stored.cancel()
+            raise
         for (_, stored), outcome in zip(unsent, outcomes, strict=True):
             if stored.done():
                 continue  # the handler was cancelled and does not wait any more
@@ -87,6 +116,12 @@ class Keeper:
                 stored.set_result(None)
             else:
                 stored.set_exception(outcome)
+
+
+def _note_children(children: Sequence[Child], stored: asyncio.Future[None]) -> None:
+    if not stored.cancelled() and stored.exception() is None:
+        for child in children:
+            child.accept()
 
 
 def _note(stored: asyncio.Future[None]) -> None:
@@ -99,6 +134,34 @@ class Parent(Protocol):
     """A claimed event, with the events that its handlers have emitted so far."""
 
     children: list[Child] | None
+    owed: Sequence[Child]
+    """Those that the settlement carries."""
+    claim: Claim
+    lost: bool
+    """Another claim may hold the event."""
+
+
+class SlotYielder(Protocol):
+    """The slots in which events run, for a handler that waits."""
+
+    variables: contextvars.Context
+    """The context variables that each slot begins with."""
+
+    def yield_slot(self, claimed: Any) -> None:
+        """Let another event run while this one waits."""
+        ...
+
+    def resume(self, claimed: Any) -> None:
+        """Count the event again: its wait is over."""
+        ...
+
+
+class EventHolder(Protocol):
+    """Keeps the claims of events that only wait for handlers of other nodes."""
+
+    def holding(self, claimed: Any) -> AbstractContextManager[None]:
+        """Inside the block, the event only waits."""
+        ...
 
 
 class EventProgress:
@@ -107,15 +170,43 @@ class EventProgress:
     Every event has one, and few need more than ``settled``: the rest is made when it is needed.
     """
 
-    __slots__ = ("_keeper", "_kept", "_parent", "_ref", "_running", "_strict", "_timer", "_unstored", "settled")
+    __slots__ = (
+        "_keeper",
+        "_kept",
+        "_owed",
+        "_ref",
+        "_running",
+        "_slots",
+        "_strict",
+        "_timer",
+        "_unstored",
+        "held",
+        "is_shared",
+        "parent",
+        "settled",
+    )
 
     def __init__(
-        self, ref: ClaimRef, keeper: Keeper | None = None, *, strict: bool = False, parent: Parent | None = None
+        self,
+        ref: ClaimRef | HandlerClaim,
+        keeper: Keeper | None = None,
+        *,
+        strict: bool = False,
+        parent: Parent | None = None,
+        slots: SlotYielder | None = None,
+        holder: EventHolder | None = None,
     ) -> None:
         self._ref = ref
+        self._slots = slots
+        self.held: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if holder is None else partial(holder.holding, parent)
+        )
+        """Inside its block, the event only waits for handlers of other nodes."""
         self._keeper = keeper
         self._strict = strict
-        self._parent = parent
+        self.parent = parent
+        self._owed: dict[str, list[Child]] | None = None
+        """What handlers and steps that have succeeded emitted, by their name: it must be stored with the success."""
         self._kept = 0
         """How many of ``settled`` the store knows, or is about to know."""
         self._timer: asyncio.TimerHandle | None = None
@@ -123,12 +214,68 @@ class EventProgress:
         """Steps that have ended and that the store has not acknowledged."""
         self._running: set[asyncio.Future[None]] | None = None
         """One for each step that runs."""
+        self.is_shared = False
+        """Whether handlers of the event run on other nodes too."""
         self.settled: list[HandlerResult] = []
         """The results that no further attempt will change."""
 
+    def yield_slot(self) -> None:
+        """Let another event run while this one waits for its batch."""
+        if self._slots is not None and self.parent is not None:
+            self._slots.yield_slot(self.parent)
+
+    def resume(self) -> None:
+        """Count the event again: its wait is over."""
+        if self._slots is not None and self.parent is not None:
+            self._slots.resume(self.parent)
+
+    async def offer(self, offers: tuple[HandlerResult, ...]) -> None:
+        """Offer handlers to other nodes. In the same step, the store learns of the results so far."""
+        if self._keeper is None:
+            raise ConfigurationError("only a worker can offer handlers to other nodes")
+        self.is_shared = True
+        results = (*self._unkept(), *offers)
+        if results:
+            await self._keeper.keep(self._ref, results, self._unstored_children())
+
+    async def keep_handler(self, success: HandlerResult) -> bool:
+        """Store the success of a handler that has its own claim together with what it emitted. The claim ends with it.
+
+        Returns False, and stores nothing, if it emitted nothing.
+        """
+        children = self._unstored_children()
+        if self._keeper is None or not children:
+            return False
+        try:
+            await self._keeper.keep(self._ref, (success,), children)
+        except BaseException:
+            for child in self._unstored_children():
+                child.drop()
+            raise
+        return True
+
+    def learn(self, results: tuple[HandlerResult, ...]) -> None:
+        """Note the results of all handlers of the event, those on other nodes included."""
+        if self.parent is not None:
+            self.parent.claim = replace(self.parent.claim, results=results)
+
+    def fresh_variables(self) -> contextvars.Context:
+        """Return the context variables that a slot begins with."""
+        return contextvars.copy_context() if self._slots is None else self._slots.variables.copy()
+
     @property
-    def _children(self) -> Sequence[Child]:
-        return () if self._parent is None else self._parent.children or ()
+    def store(self) -> EventStore | None:
+        """The store that can store children together with the success that they belong to; None if it cannot."""
+        return None if self._keeper is None else self._keeper.store_with_children
+
+    def owe(self, name: str, children: list[Child]) -> None:
+        """Store these together with the success of this handler or step."""
+        if children:
+            self._owed = {**(self._owed or {}), name: children}
+
+    def _unstored_children(self, names: Collection[str] | None = None) -> list[Child]:
+        owed = self._owed or {}
+        return [child for name in owed if names is None or name in names for child in owed[name] if not child.is_stored]
 
     async def settle(self, result: HandlerResult, *, others_run: bool) -> None:
         """Note a result for good. While other handlers run, the store learns of it soon, or at once with ``strict``."""
@@ -136,24 +283,31 @@ class EventProgress:
         if not others_run or self._keeper is None:
             return
         if self._strict:
-            for child in self._children:
-                await child.stored()  # a success without its children would be no success
-            await self._keeper.keep(self._ref, self._unkept())
+            await self._keeper.keep(self._ref, self._unkept(), self._unstored_children())
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
 
-    async def keep(self, result: HandlerResult) -> None:
-        """Store the result of a step after the children that were emitted before it, and return once it is stored."""
+    async def keep(self, result: HandlerResult, children: list[Child]) -> None:
+        """Store the result of a step together with what it emitted, and return once that is stored."""
         if self._keeper is None:
             raise ConfigurationError("durable steps need a handler that an EventBus or an EventManager runs")
-        for child in self._children:
-            if not child.is_stored:
-                await child.stored()
         if self._unstored is None:
             self._unstored = {}
         self._unstored[result.handler_id] = result
-        await self._keeper.keep(self._ref, (result,))
+        self.owe(result.handler_id, children)
+        await self._keeper.keep(self._ref, (result,), children)
         del self._unstored[result.handler_id]
+
+    async def keep_successes(self, results: tuple[HandlerResult, ...]) -> None:
+        """Store the results of handlers that are done together with all that they emitted."""
+        if self._keeper is not None and (children := self._unstored_children()):
+            await self._keeper.keep(self._ref, results, children)
+
+    def require(self, feature: str, what: str) -> None:
+        """Raise ``UnsupportedByStore`` unless the store has the feature."""
+        if self._keeper is None:
+            raise ConfigurationError(f"{what} needs a handler that an EventBus or an EventManager runs")
+        self._keeper.require(feature, what)
 
     def step_runs(self) -> Callable[[], None]:
         """Note that a step runs, and return what notes its end."""
@@ -176,11 +330,25 @@ class EventProgress:
         if self._running:
             await asyncio.wait(set(self._running), timeout=STEPS_END_WITHIN)
 
-    def with_steps(self, settlement: Settlement) -> Settlement:
-        """Return the settlement with the steps that have ended and that the store has not acknowledged."""
-        if not self._unstored:
+    def finished(self, settlement: Settlement, *, is_lost: bool = False) -> Settlement:
+        """Return the settlement with what the store has not acknowledged: steps that have ended, and children.
+
+        Children go with the success of their handler. If the settlement does not carry it, they are dropped.
+        """
+        if self._unstored:
+            settlement = replace(settlement, results=(*settlement.results, *self._unstored.values()))
+        if self._owed is None or self.parent is None:
             return settlement
-        return replace(settlement, results=(*settlement.results, *self._unstored.values()))
+        done = {result.handler_id for result in settlement.results if result.status in SUCCESSES}
+        names = self._owed.keys() if isinstance(settlement, Complete) else done
+        children = [] if is_lost else self._unstored_children(names)
+        for child in self._unstored_children():
+            if child not in children:
+                child.drop()
+        if isinstance(settlement, Cancel) or not children:
+            return settlement
+        self.parent.owed = children
+        return replace(settlement, children=tuple(child.new for child in children))
 
     def end(self) -> None:
         """Write nothing more: the settlement carries all results."""
@@ -194,7 +362,5 @@ class EventProgress:
 
     def _keep_now(self) -> None:
         self._timer = None
-        if any(not child.is_stored for child in self._children):
-            self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
-        elif self._keeper is not None:
-            self._keeper.keep_in_background(self._ref, self._unkept())
+        if self._keeper is not None:
+            self._keeper.keep_in_background(self._ref, self._unkept(), self._unstored_children())

@@ -79,6 +79,7 @@ class Registry:
         self._known: set[str] = set()
         """Revisions that the list is not older than. A claim of a shard carries another one than the whole list."""
         self._by_type: dict[str, tuple[str, ...]] = {}
+        self._lacked: tuple[str, ...] | None = None
 
     def name_node(self) -> None:
         """Name this node after its process. Call it before the first announcement."""
@@ -92,6 +93,7 @@ class Registry:
         """
         self._handlers, self._listed = handlers, None
         self._by_type.clear()
+        self._lacked = None
         self._changes += 1
         self._changed.set()
 
@@ -157,6 +159,23 @@ class Registry:
         """Whether other nodes have handlers for this type that this one does not have, as far as this node knows."""
         return bool(_matching(self._theirs, event_type) - _matching(self._mine, event_type))
 
+    def any_remote(self) -> bool:
+        """Whether other nodes have handlers that this one does not have, as far as this node knows."""
+        mine = {handler.handler_id for handler in self._mine} if self._theirs else set()
+        return any(handler.handler_id not in mine for handler in self._theirs)
+
+    def lacked_elsewhere(self) -> tuple[str, ...]:
+        """The ids of this node's handlers that another node does not have, as far as this node knows."""
+        if not self._theirs:
+            return ()
+        if self._lacked is None:
+            nodes: dict[str, set[tuple[str, str]]] = {}
+            for info in self._theirs:
+                nodes.setdefault(info.node, set()).add((info.handler_id, info.pattern))
+            everywhere = set.intersection(*nodes.values())
+            self._lacked = tuple(i.handler_id for i in self._mine if (i.handler_id, i.pattern) not in everywhere)
+        return self._lacked
+
     def nodes(self) -> int:
         """How many nodes serve the bus, this one included, as far as this node knows."""
         return self._others + 1
@@ -197,6 +216,7 @@ class Registry:
         if registered.revision != self._revision:
             self._revision, self._known = registered.revision, {registered.revision}
         self._by_type.clear()
+        self._lacked = None
 
     async def _keep_announcing(self) -> None:
         while True:

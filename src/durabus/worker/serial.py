@@ -181,7 +181,7 @@ class WithoutLock:
         if claimed is None:
             return  # another node has it, or it ended
         claimed.task, claimed.held = asyncio.current_task(), True
-        self._held.add(claimed)
+        self._held[claimed] = None
         try:
             if not self._stopping:
                 await self._missing.prepare(claimed.claim)
@@ -190,7 +190,7 @@ class WithoutLock:
             if not (self._stopping or claimed.lost):
                 raise
         finally:
-            self._held.discard(claimed)
+            self._held.pop(claimed, None)
             claimed.task, claimed.held = None, False
         if not claimed.lost:
             self._claims.by_id[claimed.ref.id] = claimed

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from durabus.clock import monotonic
 from durabus.model.settlement import Release, Settlement
 from durabus.worker.children.children import Children
+from durabus.worker.children.emissions import RUN
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import EventExecutor
@@ -99,7 +100,8 @@ class Slots:
         """The worker cancels what is left, and writes nothing of it any more."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop
-        self._context = contextvars.copy_context()
+        self.variables = contextvars.copy_context()
+        """The context variables that each slot begins with."""
 
     @property
     def yielded(self) -> int:
@@ -134,7 +136,7 @@ class Slots:
             self._active += 1
             self.loop = asyncio.get_running_loop()
             # A fresh context for each slot, so that what handlers set does not travel from event to event.
-            task = self.loop.create_task(self._slot(), context=self._context.copy())
+            task = self.loop.create_task(self._slot(), context=self.variables.copy())
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
@@ -150,8 +152,8 @@ class Slots:
             self._done(claimed, Release(claimed.ref))
 
     def drain(self) -> None:
-        """Give back the events that wait for handlers, and hold no further one."""
-        self.executor.draining = True
+        """Give back the events that only wait for handlers, and hold no further one."""
+        self.executor.drain()
         for claimed in list(self.executor.held):
             self.give_back(claimed)
 
@@ -218,6 +220,7 @@ class Slots:
         """Run queued events one after another; return when none is left, or when a handler changed the context."""
         slot, task = Slot(self), asyncio.current_task()
         SLOT.set(slot)
+        RUN.set(None)
         untouched = contextvars.copy_context()
         try:
             while self._may_begin() and self._active <= self._limit and contextvars.copy_context() == untouched:

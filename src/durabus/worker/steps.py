@@ -19,22 +19,30 @@ from typing import Any, NamedTuple
 import msgspec
 
 from durabus.clock import monotonic, perf_counter
-from durabus.errors import ConfigurationError, InvalidPayloadError
+from durabus.errors import ConfigurationError, InvalidPayloadError, LeaseLost
 from durabus.model.claim import Claim
-from durabus.model.limits import Duration, check_name, seconds
+from durabus.model.event import Event
+from durabus.model.limits import MAX_SECONDS, Duration, check_name, seconds
 from durabus.model.payload import decode_payload, encode_payload
 from durabus.model.policies import RetryPolicy
 from durabus.model.result import HandlerResult, Suspended, UnrecoverableError
-from durabus.model.statuses import ResultStatus
+from durabus.model.statuses import STEPS, ResultStatus
+from durabus.model.wait import MAX_WAITS, NOT_MET, EventWait, Scalar, key_of, met_event, new_wait, wait_of, waiting
+from durabus.worker.children.emissions import EmittingCall
 from durabus.worker.progress import EventProgress
 
 logger = logging.getLogger("durabus.worker")
 
 MAX_STEPS = 1_000
 MAX_STEP_BYTES = 256 * 1024
+LONGEST_WAIT = MAX_SECONDS / 4
+"""Seconds after which an event that waits without a timeout is claimed again, only to go on waiting."""
 SEPARATOR = " > "
 """Stands between the id of a handler and the name of its step. Neither may contain it."""
 SLEEP = "sleep"
+WAIT_FOR = "wait_for"
+VERBS = (SLEEP, WAIT_FOR)
+"""Names of steps that belong to verbs of the context."""
 
 Retry = RetryPolicy | Mapping[str, Any] | None
 
@@ -50,15 +58,16 @@ class Memo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored value of a step."""
 
     value: Any = None
-    arguments: str | None = None
-    """A fingerprint of the arguments; None if they are not JSON."""
+    arguments: str = ""
+    """A fingerprint of the arguments."""
 
 
 class BegunStep(NamedTuple):
     """A step that begins, or whose value is kept."""
 
+    name: str
     key: str
-    fingerprint: str | None
+    fingerprint: str
     memo: Memo | None
 
 
@@ -77,53 +86,89 @@ class Steps:
         self._numbers: Counter[str] = Counter()
         self._unused: dict[str, dict[str, Memo]] = {}
         """The kept values that no step of this attempt has used yet, by the name of the step and by key."""
+        self._misused: dict[tuple[str, str], str] = {}
+        """Keys of kept values that a step with other arguments got, by name and by the arguments of the kept value."""
+        self._failed: dict[str, list[str]] = {}
+        """Keys of steps that raised in this attempt, by name: the next step of the name is their next try."""
         self._slept: dict[str, str] = {}
+        self._waited: dict[str, HandlerResult] = {}
+        self._waits = 0
+        """The number of waits that are not met."""
         for result in claim.results:
-            if result.status is ResultStatus.KEPT and result.value_json and result.handler_id.startswith(prefix):
+            if result.status in STEPS and result.value_json and result.handler_id.startswith(prefix):
                 key = result.handler_id.removeprefix(prefix)
                 name = key.partition("#")[0]
                 if name == SLEEP:
                     self._slept[key] = result.value_json
+                elif name == WAIT_FOR:
+                    self._waited[key] = result
                 else:
                     self._unused.setdefault(name, {})[key] = _MEMO.decode(result.value_json)
 
-    def begin(self, name: str, arguments: object) -> BegunStep:
+    def begin(self, name: str, function: object, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> BegunStep:
         """Return the step of this name with its kept value, if it has one. Equal arguments find their own value first.
 
-        The second step of a name is ``name#2``, and so on.
+        The second step of a name is ``name#2``, and so on. Raises ``LeaseLost`` if the claim is known to be lost: the
+        function must not run then.
         """
+        if self._progress.parent is not None and self._progress.parent.lost:
+            raise LeaseLost(self._claim.event.event_id, "the event was cancelled, or another claim may hold it")
         check_name(name, "step name")
-        if name == SLEEP or ">" in name or "#" in name:
+        if name in VERBS or ">" in name or "#" in name:
             raise ConfigurationError(
-                f"step name={name!r}: it must not contain '>' or '#', and {SLEEP!r} is the name of ctx.sleep"
+                f"step name={name!r}: it must not contain '>' or '#', and {SLEEP!r} and {WAIT_FOR!r} are the names of "
+                "ctx.sleep and ctx.wait_for"
             )
-        fingerprint = _fingerprint(arguments)
+        if not callable(function):
+            raise ConfigurationError(
+                f"step {name!r}: {function!r:.80} is not callable: give the function and its arguments apart, as "
+                "ctx.step(name, charge, order)"
+            )
+        fingerprint = _fingerprint(*arguments)
         unused = self._unused.get(name, {})
-        alike = (key for key, memo in unused.items() if fingerprint is not None and memo.arguments == fingerprint)
-        key = next(alike, None) or self._next_key(name)
+        alike = next((key for key, memo in unused.items() if memo.arguments == fingerprint), None)
+        misused = self._misused.get((name, fingerprint))
+        if alike is None and misused is not None:
+            # A second call of the function would double its effect.
+            raise StepError(
+                f"step {misused!r} was kept with these arguments, and an earlier step of this attempt, with other "
+                f"arguments, got its value: the steps named {name!r} run in another order than before. Give each of "
+                f'them a name of its own, as f"{name} {{item}}"'
+            )
+        key = alike or self._key_of_failed(name) or self._next_key(name)
         self._use(key)
         memo = unused.pop(key, None)
         if memo is not None and memo.arguments != fingerprint:
+            self._misused[name, memo.arguments] = key
             logger.warning(
                 "step %r of event %s was kept with other arguments: its kept value is used",
                 key,
                 self._claim.event.event_id,
             )
-        return BegunStep(key, fingerprint, memo)
+        return BegunStep(name, key, fingerprint, memo)
 
-    async def keep(self, step: BegunStep, value: Any, *, attempts: int, began: float) -> Any:
-        """Store the value, and return it as later attempts will get it."""
+    def failed(self, step: BegunStep) -> None:
+        """Note that a step raised. If the handler catches that and begins the step again, it has the same key."""
+        self._failed.setdefault(step.name, []).append(step.key)
+
+    def _key_of_failed(self, name: str) -> str | None:
+        keys = self._failed.get(name)
+        return keys.pop(0) if keys else None
+
+    def run(self, step: BegunStep) -> EmittingCall:
+        """Return what holds the events that a try of the step emits."""
+        return EmittingCall(self._prefix + step.key, self._claim.event, self._progress.store)
+
+    async def keep(self, step: BegunStep, value: Any, run: EmittingCall, *, attempts: int, began: float) -> Any:
+        """Store the value together with what the step emitted, and return it as later attempts will get it."""
+        memo = {"value": value, "arguments": step.fingerprint}
         try:
-            text = encode_payload({"value": value, "arguments": step.fingerprint}, f"value of step {step.key!r}")
+            text = encode_payload(memo, f"value of step {step.key!r}", limit=MAX_STEP_BYTES)
         except InvalidPayloadError as error:
-            raise StepError(f"{error}; return plain JSON from the step") from error
-        if len(text.encode()) > MAX_STEP_BYTES:
-            raise StepError(
-                f"step {step.key!r} returned {len(text.encode()):,} bytes as JSON, the limit is {MAX_STEP_BYTES:,}: "
-                "store the large part elsewhere and return a reference to it"
-            )
+            raise StepError(f"{error}; return plain JSON, and for a large value a reference to it") from error
         milliseconds = round((perf_counter() - began) * 1000, 3)
-        await self._progress.keep(self._result(step.key, text, attempts, milliseconds))
+        children = await run.succeed() if run.held else []
+        await self._progress.keep(self._result(step.key, text, attempts, milliseconds), children)
         return _MEMO.decode(text).value
 
     async def sleep(self, delay: float) -> None:
@@ -143,6 +188,57 @@ class Steps:
         if not isinstance(instant, datetime) or instant.tzinfo is None:
             raise ConfigurationError(f"sleep_until({instant!r}): must be a datetime with a time zone, such as UTC")
         await self.sleep(seconds(max(instant.timestamp() - self._now(), 0.0), "sleep_until"))
+
+    async def wait_for(
+        self,
+        event_type: str,
+        where: Mapping[str, Scalar] | None,
+        timeout: float | None,  # noqa: ASYNC109  (the event waits in the store, not this coroutine)
+    ) -> Event | None:
+        """Return the first matching event, or None after the timeout. Gives slot and claim back until then."""
+        self._progress.require("waits", "ctx.wait_for")
+        bus, now = self._claim.event.bus, self._now()
+        wait = new_wait(bus, event_type, where, None if timeout is None else now + timeout)
+        key = self._key_of_wait(wait)
+        self._use(key)
+        known = self._waited.get(key)
+        if known is not None and known.status is ResultStatus.KEPT:
+            if known.value_json != NOT_MET and not _is_of(known, wait):
+                self._report_change(key)
+            return met_event(known.value_json or NOT_MET, bus)
+        if known is not None:
+            asked, wait = wait, wait_of(known)
+            if (asked.shape, asked.key) != (wait.shape, wait.key):
+                self._report_change(key)
+            # The store has looked until the claim. So the end of the wait must have come before it, not only by now.
+            if wait.until is not None and (self._claim.event.picked_ts or 0.0) >= wait.until:
+                await self._progress.keep(self._result(key, NOT_MET, 1, None), [])
+                return None
+        self._waits += 1
+        if self._waits > MAX_WAITS:
+            raise StepError(
+                f"handler {self._prefix.removesuffix(SEPARATOR)} waits for more than {MAX_WAITS} events at once: "
+                "emit child events that wait"
+            )
+        left = LONGEST_WAIT if wait.until is None else max(wait.until - now, 0.0)
+        raise Suspended(left, (waiting(self._prefix + key, wait),))
+
+    def _report_change(self, key: str) -> None:
+        logger.warning(
+            "%r of event %s began with another type or other fields: these go on", key, self._claim.event.event_id
+        )
+
+    def _key_of_wait(self, wait: EventWait) -> str:
+        """Return the key of a known wait for the same events, else that of a new wait, or of one that has changed."""
+        known = {key: result for key, result in self._waited.items() if key not in self._used}
+        alike = next((key for key, result in known.items() if _is_of(result, wait)), None)
+        if alike is not None:
+            return alike
+        while True:
+            key = self._next_key(WAIT_FOR)
+            # An event of another type is left to the call that waits for it.
+            if key not in known or _type_of(known[key]) in (None, wait.type):
+                return key
 
     def running(self) -> Callable[[], None]:
         """Note that a step runs; the result notes its end. The attempt ends after its steps."""
@@ -211,10 +307,31 @@ class Tries:
             raise TimeoutError(f"step {self._key!r} took longer than {self.limit:g} s") from error
 
 
-def _fingerprint(arguments: object) -> str | None:
-    """Return a short digest of the arguments; None if they are not JSON: then a change cannot be noticed."""
+def _is_of(result: HandlerResult, wait: EventWait) -> bool:
+    """Whether a stored wait, or the event that met it, is one of ``wait``."""
+    if result.status is ResultStatus.WAITING:
+        known = wait_of(result)
+        return (known.shape, known.key) == (wait.shape, wait.key)
+    event = met_event(result.value_json or NOT_MET, "")
+    return event is not None and event.type == wait.type and key_of(event.payload, tuple(wait.where)) == wait.key
+
+
+def _type_of(result: HandlerResult) -> str | None:
+    """Return the type of the event that met a wait; None if none has."""
+    event = met_event(result.value_json or NOT_MET, "") if result.status is ResultStatus.KEPT else None
+    return None if event is None else event.type
+
+
+def _fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a short digest of the arguments. Of one that is not JSON, such as a client, only the type counts."""
+    parts = [*map(_text_of, args), *(f"{name}={_text_of(kwargs[name])}" for name in sorted(kwargs))]
+    return blake2b("\n".join(parts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _text_of(argument: object) -> str:
+    if isinstance(argument, Event):
+        return argument.event_id  # its attempts and errors change
     try:
-        text = encode_payload(arguments, "arguments")
+        return encode_payload(argument, "arguments")
     except InvalidPayloadError:
-        return None
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+        return f"{type(argument).__module__}.{type(argument).__qualname__}"

@@ -24,6 +24,8 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Totals by event type."""
 
     completed: dict[str, int]
+    cancelled: dict[str, int]
+    """Events that a worker cancelled because they had expired."""
     retries: dict[str, int]
     success_after_retry: dict[str, int]
     dead_letters: dict[str, int]
@@ -37,6 +39,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._completed: Counter[str] = Counter()
+        self._cancelled: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._success_after_retry: Counter[str] = Counter()
         self._dead_letters: Counter[str] = Counter()
@@ -51,6 +54,8 @@ class Metrics:
                 self._success_after_retry[event.type] += 1
         elif status in DEAD_LETTER:
             self._dead_letters[event.type] += 1
+        elif status is EventStatus.CANCELLED:
+            self._cancelled[event.type] += 1
         elif failed:
             self._retries[event.type] += 1
 
@@ -66,6 +71,7 @@ class Metrics:
         """Return a copy of the counters."""
         return MetricsSnapshot(
             completed=dict(self._completed),
+            cancelled=dict(self._cancelled),
             retries=dict(self._retries),
             success_after_retry=dict(self._success_after_retry),
             dead_letters=dict(self._dead_letters),

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
@@ -169,25 +169,26 @@ def _take_notice(future: asyncio.Future[Any]) -> None:
 
 
 class ThreadCall:
-    """One call of a plain function in a thread."""
+    """One call of a plain function in a thread. All ``events`` have their claims kept until the function ends."""
 
-    def __init__(self, handler: Handler, context: Context, threads: HandlerThreads) -> None:
+    def __init__(
+        self, handler: Handler, events: Sequence[Event], threads: HandlerThreads, call: Callable[[], Any]
+    ) -> None:
         self.started: float | None = None
         self._handler = handler
-        self._context = context
+        self._events = events
         self._threads = threads
+        self._call = call
         self._over = threading.Event()
-        self._sync_context = SyncContext(
-            context.event, context.worker_id, context.emitter, context.steps, asyncio.get_running_loop()
-        )
         self._waits: set[asyncio.Task[Any]] = set()
         """The tasks in which the function waits for the end of other events."""
 
     async def returned(self) -> Any:
         """Return the function's value. If it exceeded its timeout, raise ``TimeoutExpired`` once it has ended."""
-        event, timeout = self._context.event, self._handler.timeout
-        while (before := _running.get((event.bus, event.event_id), {}).get(self._handler.id)) is not None:
-            await _ended(before)
+        event, timeout = self._events[0], self._handler.timeout
+        for one in self._events:
+            while (before := _running.get((one.bus, one.event_id), {}).get(self._handler.id)) is not None:
+                await _ended(before)
         future = self._submit()
         try:
             if timeout is None:
@@ -240,29 +241,30 @@ class ThreadCall:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _submit(self) -> Future[Any]:
-        event, variables = self._context.event, contextvars.copy_context()
+        variables = contextvars.copy_context()
         variables.run(CALL.set, self)
         try:
             future = self._threads.submit(variables.run, self._run)
         except RuntimeError as error:
             raise NotStarted(f"no thread for handler {self._handler.id}: {error}") from error
         with _changing:
-            _running[event.bus, event.event_id][self._handler.id] = future
+            for event in self._events:
+                _running[event.bus, event.event_id][self._handler.id] = future
         future.add_done_callback(self._forget)
         return future
 
     def _forget(self, _future: Future[Any]) -> None:
-        event = self._context.event
         with _changing:
-            calls = _running[event.bus, event.event_id]
-            calls.pop(self._handler.id, None)
-            if not calls:
-                del _running[event.bus, event.event_id]
+            for event in self._events:
+                calls = _running[event.bus, event.event_id]
+                calls.pop(self._handler.id, None)
+                if not calls:
+                    del _running[event.bus, event.event_id]
 
     def _run(self) -> Any:
         self.started = perf_counter()
         try:
-            return self._handler.call(self._context.event, self._sync_context)
+            return self._call()
         except StopIteration as error:
             raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
 
@@ -276,6 +278,13 @@ class ThreadCall:
             elif (limit := self.started + timeout - perf_counter()) <= 0:
                 return False
         return True
+
+
+def call_with_event(handler: Handler, context: Context, threads: HandlerThreads) -> ThreadCall:
+    """Return the call of a plain handler with its event."""
+    loop = asyncio.get_running_loop()
+    sync_context = SyncContext(context.event, context.worker_id, context.emitter, context.steps, loop)
+    return ThreadCall(handler, (context.event,), threads, partial(handler.call, context.event, sync_context))
 
 
 CALL: contextvars.ContextVar[ThreadCall | None] = contextvars.ContextVar("durabus_thread_call", default=None)

@@ -13,8 +13,8 @@ from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.limits import check_batch
-from durabus.model.settlement import Fail, Release, Settled, Settlement
-from durabus.model.statuses import EventMode, ResultMode
+from durabus.model.settlement import Fail, Settled, Settlement
+from durabus.model.statuses import TERMINAL, EventMode, ResultMode, Takeover
 from durabus.store.contract import EventStore
 from durabus.store.outage import Outage
 from durabus.worker.children.children import Children
@@ -27,10 +27,12 @@ from durabus.worker.completer import Completer, FinishedEvent, SentClaim
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
-from durabus.worker.missing_handlers import LONGEST_DELAY
 from durabus.worker.poller import POLL_FLOOR, Poller
+from durabus.worker.process_watch import ProcessWatch
 from durabus.worker.progress import Keeper
+from durabus.worker.replies import EndHints
 from durabus.worker.serial import SerialBatch, WithoutLock
+from durabus.worker.sharing import SharedEvents
 from durabus.worker.slots import Slots
 from durabus.worker.telemetry import Metrics
 
@@ -42,7 +44,7 @@ GRACE = 2.0
 """Seconds that a shutdown waits for cancelled handlers."""
 
 OnSettled = Callable[[Claim, Settlement, Settled], None]
-OnDied = Callable[[DurabusError], None]
+OnDied = Callable[[DurabusError], object]
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: float = POLL_FLOOR
     mode: EventMode = EventMode.PARALLEL
     results: ResultMode = ResultMode.SOON
+    takeover: Takeover = Takeover.PRESENCE
 
     def check(self, store: EventStore) -> None:
         """Raise ``ConfigurationError`` if no worker on this store can work with these options."""
@@ -69,6 +72,7 @@ DEFAULT_OPTIONS = WorkerOptions()
 class Worker:
     """Serves one bus of one store.
 
+    ``node`` is the address of the bus object, if handlers may emit children: a parent then completes after them.
     ``on_died`` is called when the worker ends although nothing stopped it, as when the store is closed: its events come
     back when their leases expire, and nothing in this process may go on waiting for them.
     """
@@ -84,29 +88,27 @@ class Worker:
         outage: Outage | None = None,
         on_settled: OnSettled | None = None,
         on_died: OnDied | None = None,
-        waits_for_children: bool = False,
+        node: str | None = None,
     ) -> None:
         options.check(store)
-        self._bus = bus
-        self._dispatcher, missing = dispatcher, dispatcher.missing
+        self._bus, self._dispatcher, missing = bus, dispatcher, dispatcher.missing
         self._concurrency = concurrency = options.concurrency
         halves = _runs_two_halves(store, concurrency)
         self._batch = concurrency // 2 if halves else concurrency
         self._lease, self._mode = lease, mode = options.lease, options.mode
         self._serial = None if mode is EventMode.PARALLEL else SerialBatch(concurrency)
-        self.metrics = metrics or Metrics()
+        self.metrics, self._end_hints = metrics or Metrics(), EndHints(store, node)
         self._on_settled, self._on_died = on_settled, on_died
         self._wake = asyncio.Event()
         wake = self._wake.set
         self._calls_at_once = 2 if halves and self._serial is None else 1
         self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
         self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
-        # A store in this very process cannot be silent, and a timer for each call would cost it a tenth of its speed.
-        may_be_silent = store.features.shared_between_processes
-        self._noticing_silence = self._outage.noticing_silence if may_be_silent else nullcontext
+        self._noticing_silence = self._outage.noticing_silence if _may_be_silent(store) else nullcontext
         self._poller = Poller(
             store, bus, poll_interval=options.poll_interval, wake=wake, nodes=missing.nodes, outage=self._outage
         )
+        self._watch, self._keeper = ProcessWatch.of(store, options.takeover), (keeper := Keeper(store))
         self._slots = Slots(
             dispatcher,
             concurrency,
@@ -114,10 +116,11 @@ class Worker:
             died=self._slot_died,
             on_yield=self._slot_yielded,
             lock=event_lock(store, mode, bus),
-            children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
-            keeper=Keeper(store),
+            children=Children(store, may_wait=mode is EventMode.PARALLEL) if node is not None else None,
+            keeper=keeper,
             strict=options.results is ResultMode.STRICT,
         )
+        self._sharing = SharedEvents(store, bus, dispatcher, self._slots, options, keeper, self._watch, self._outage)
         self._claims = ClaimTable(
             bus, dispatcher, self._completer, self._slots, lease=lease, metrics=self.metrics, wake=wake
         )
@@ -142,7 +145,11 @@ class Worker:
     def start(self) -> None:
         """Begin to claim."""
         self._loop = asyncio.get_running_loop()
+        self._poller.heard = self._sharing.heard
+        self._sharing.start()
         self._heartbeat.start()
+        self._dispatcher.batches.hurry(hurries=False)
+        self._watch.join(self._claims.holds_any)
         self._serving = [
             self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}")
             for _ in range(self._calls_at_once)
@@ -155,12 +162,17 @@ class Worker:
         """Look for events to claim: there may be some."""
         self._poller.nudge()
 
+    def revoke(self, id_: int, reason: str) -> None:
+        """Stop the event if it runs here: a caller has cancelled it."""
+        self._claims.revoke(id_, reason)
+
     async def _serve(self) -> None:
         """Settle and claim until the worker is stopped and holds nothing. It drops nothing when the store fails.
 
         As many of these tasks run as there may be calls at once.
         """
         unanswered: SentClaim | None = None
+        await self._watch.shown()
         while not self._stopping or self._has_work or unanswered:
             if self._serial is not None and self._waits_for_another_node():
                 self._poller.skip()
@@ -204,10 +216,13 @@ class Worker:
         )
 
     def _request(self, limit: int) -> ClaimRequest:
+        # An awaited child may run on another node, under the lock of its parent. That node notices only after a while
+        # that the parent's process has ended, so the lock must not be free at once.
+        lends_lock = self._serial is not None and self._dispatcher.missing.any_remote()
         return ClaimRequest(
             bus=self._bus,
             worker_id=self._dispatcher.worker_id,
-            token=new_token(),
+            token=new_token("" if lends_lock else self._watch.incarnation),
             limit=limit,
             lease=self._lease,
             mode=self._mode,
@@ -221,6 +236,7 @@ class Worker:
                 outcomes, claims = await self._completer.send(call, None if asked is None else asked.request)
             if asked is not None:
                 self._poller.on_claimed(len(claims), asked.request.limit)
+                self._sharing.claimed(in_vain=not claims and self._poller.hinted_in_vain)
                 if claims:
                     await self._dispatcher.missing.prepare(claims[0])
                 self._accept(claims, asked.sent)
@@ -234,7 +250,9 @@ class Worker:
         """Run the claimed events. The worker first asked for them at ``sent``: their lease may have begun then."""
         deadline = self._claims.deadline(sent)
         late = bool(claims) and self._claims.came_late(deadline, len(claims))
-        put = self._claims.put_back if self._stopping or late else self._slots.put
+        # A bus that has lost its last handler during this call handles nothing, also not as "no handler".
+        given_back = self._stopping or late or not self._dispatcher
+        put = self._claims.put_back if given_back else self._slots.put
         if self._serial is not None and claims:
             self._serial.begin(len(claims))
         for claim in claims:
@@ -248,8 +266,6 @@ class Worker:
     def _done(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
         """A slot is done with the event: settle it in the next call."""
         self._completer.add(claimed, settlement)
-        if claimed.left_to_others and isinstance(settlement, Release) and settlement.delay <= LONGEST_DELAY:
-            self._poller.rest(settlement.delay)  # a longer delay means that no live node has the handler
         if self._serial is None:
             return
         if not claimed.returning:
@@ -264,6 +280,8 @@ class Worker:
         for (claimed, settlement), outcome in zip(batch, outcomes, strict=True):
             event = claimed.claim.event
             self._claims.settled(claimed)
+            if claimed.owed:
+                claimed.end_children(stored=not isinstance(outcome, LeaseLost))
             if isinstance(outcome, LeaseLost):
                 if not claimed.lost:
                     claimed.lost = True
@@ -272,6 +290,8 @@ class Worker:
             if claimed.waits_next and not self._stopping:
                 self._without_lock.hold(event.event_id)
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+            if event.metadata_json is not None and outcome.status in TERMINAL:
+                self._end_hints.ended(event)
             if self._on_settled is not None:
                 try:
                     self._on_settled(claimed.claim, settlement, outcome)
@@ -301,21 +321,27 @@ class Worker:
         self._wake.set()
         self._listening.cancel()
         self._slots.drain()
+        self._dispatcher.batches.hurry(hurries=True)
         self._without_lock.stop()
-        drained = await drain(self._serving, self._claims, self._outage, timeout)
-        self.store_is_away = drained is Drained.STORE_IS_AWAY
+        drained, answered = await asyncio.gather(
+            drain(self._serving, self._claims, self._outage, timeout), self._sharing.stop(timeout)
+        )
+        self.store_is_away = drained is Drained.STORE_IS_AWAY or not answered
         if drained is Drained.HANDLERS_RUN:
             for claimed in list(self._claims.by_id.values()):
                 self._slots.give_back(claimed)
             await asyncio.wait(self._serving, timeout=GRACE)
         self._slots.closing = True
         left = {*self._serving, self._listening, *self._slots.tasks, *self._awaited.tasks, *self.children.tasks}
-        left |= self._without_lock.tasks
+        left |= self._without_lock.tasks | self._end_hints.tasks | self._keeper.tasks | self._sharing.end()
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: its event comes back when its lease expires.
         grace = AWAY_GRACE if self.store_is_away else GRACE
         await asyncio.gather(asyncio.wait(left, timeout=grace), self._heartbeat.stop(grace))
+        # An idle worker learns here that its store is away: then the rest of the shutdown must not wait for it again.
+        if not await self._watch.leave(self._claims.holds_any, tell=not self.store_is_away):
+            self.store_is_away = True
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         cause = None if task.cancelled() else task.exception()
@@ -328,9 +354,16 @@ class Worker:
             if other is not None:
                 other.cancel()
         self._heartbeat.end()
+        self._watch.drop(self._claims.holds_any)
+        self._sharing.lose_all()
         self._claims.lose_all("the worker has ended")
         if self._on_died is not None:
             self._on_died(error)
+
+
+def _may_be_silent(store: EventStore) -> bool:
+    """Whether the store may fail to answer. One in this process cannot, and a timer would cost a tenth of its speed."""
+    return store.features.shared_between_processes
 
 
 def _runs_two_halves(store: EventStore, concurrency: int) -> bool:

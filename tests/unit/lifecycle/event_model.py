@@ -5,11 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.unit.lifecycle.event_rules import LATE, MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
 from tests.unit.lifecycle.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
-from tests.unit.lifecycle.handler_model import HandlerModel
+from tests.unit.lifecycle.handler_model import BUS_LOCK, HandlerModel
 from tests.unit.lifecycle.lock_model import alive as lock_alive
 from tests.unit.lifecycle.part import (
     LOST,
     NEW,
+    OTHER_PROCESS,
+    PROCESS,
     SETTLED_LAST,
     SHAPES,
     Effect,
@@ -22,7 +24,7 @@ from tests.unit.lifecycle.part import (
     renamed,
 )
 
-from durabus.lifecycle import transition
+from durabus.lifecycle import handlers, transition
 from durabus.lifecycle.state import (
     Applied,
     EventCommand,
@@ -33,12 +35,13 @@ from durabus.lifecycle.state import (
     Renew,
     Requeue,
     Reset,
+    Revoke,
     Start,
 )
 from durabus.model.event import new_event
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release
-from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action, EventStatus, ResultStatus
+from durabus.model.settlement import Cancel, Complete, Fail, Release
+from durabus.model.statuses import DEAD_LETTER, LIVE, TERMINAL, Action, EventStatus, ResultStatus
 
 RETRY_DELAY = 5.0
 LAST_GENERATION = 1
@@ -92,6 +95,11 @@ class EventModel:
             raise Broken(f"serial handlers have a valid claim each: {valid}")
         if self._serial and valid and not lock_alive(part.lock):
             raise Broken(f"the valid claim on {valid} goes without its lock")
+        may_run = bool(valid) and part.state.event.status in LIVE
+        if handlers.runs_under(part.state, BUS_LOCK, NOW) is not may_run:
+            raise Broken(
+                f"the lock of the bus must be {'kept for' if may_run else 'free: no valid claim on'} a handler"
+            )
 
     def moves(self, part: Part) -> list[tuple[str, Part]]:
         """Return every step that changes something."""
@@ -126,7 +134,12 @@ class EventModel:
         found: list[tuple[str, EventCommand]] = [
             (f"claim by {token}", Grant("w", token, LEASE, limit)) for token in tokens
         ]
+        found += [
+            ("the process of the claim ends", Expire(limit, PROCESS)),
+            ("another process ends", Expire(limit, OTHER_PROCESS)),
+        ]
         found += [("expire", Expire(limit)), ("requeue", Requeue()), ("reset", Reset("admin"))]
+        found.append(("revoke", Revoke("not wanted")))
         return found + self._writes_with_results()
 
     def _writes_with_results(self) -> list[tuple[str, EventCommand]]:
@@ -235,6 +248,7 @@ def _writes(token: str, fence: int) -> list[tuple[str, EventCommand]]:
         (f"complete {by}", Complete(ref)),
         (f"fail {by}", Fail(ref, "boom", RETRY_DELAY)),
         (f"release {by}", Release(ref)),
+        (f"cancel {by}", Cancel(ref, "expired")),
     ]
     if (token, fence) in (SHAPES[0], (SETTLED_LAST, FENCE)):
         found += [

@@ -9,13 +9,24 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple, replace
 from tests.unit.lifecycle.explorer import NOW, Broken
-from tests.unit.lifecycle.part import alive, live_claim
+from tests.unit.lifecycle.part import PROCESS, alive, live_claim
 
-from durabus.lifecycle.state import Applied, EventCommand, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.state import (
+    Applied,
+    EventCommand,
+    EventState,
+    Expire,
+    Grant,
+    Renew,
+    Requeue,
+    Reset,
+    Revoke,
+    Start,
+)
 from durabus.lifecycle.transition import transition
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Fail, Release
-from durabus.model.statuses import DEAD_LETTER, SETTLED, TERMINAL, Action, EventStatus, ResultStatus
+from durabus.model.settlement import Cancel, Complete, Fail, Release
+from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, TERMINAL, Action, EventStatus, ResultStatus
 
 MAX_ATTEMPTS = 2
 
@@ -26,15 +37,17 @@ _KINDS = {
     Complete: (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS),
     Fail: (Action.FAILED,),
     Release: (Action.RELEASED,),
+    Cancel: (Action.CANCELLED,),
 }
 _ERRORS_SHORT_OF_ATTEMPTS = {
-    EventStatus.PENDING: 0,
-    EventStatus.PROCESSING: 1,
-    EventStatus.COMPLETED: 1,
-    EventStatus.COMPLETED_WITH_ERRORS: 0,
-    EventStatus.FAILED: 0,
+    EventStatus.PENDING: (0,),
+    EventStatus.PROCESSING: (1,),
+    EventStatus.COMPLETED: (1,),
+    EventStatus.COMPLETED_WITH_ERRORS: (0,),
+    EventStatus.FAILED: (0,),
+    EventStatus.CANCELLED: (0, 1),
 }
-"""Every attempt that ended without success left one error; the one that runs, or that succeeded, left none."""
+"""Every attempt that ended without success left one error; the one that runs, succeeded or was cancelled left none."""
 
 
 class Folded(NamedTuple):
@@ -48,7 +61,7 @@ class Folded(NamedTuple):
 
 def standing(state: EventState, command: EventCommand) -> str:
     """How the claim that ``command`` carries relates to the event."""
-    if not isinstance(command, Start | Renew | Complete | Fail | Release):
+    if not isinstance(command, Start | Renew | Complete | Fail | Release | Cancel):
         return HELD
     shown = (command.ref.token, command.ref.fence)
     if state.event.status is EventStatus.PROCESSING and shown == (state.token, state.event.fence):
@@ -69,12 +82,16 @@ def allowed(state: EventState, command: EventCommand, how: str) -> bool:
     match command:
         case Grant():
             return over or (event.status is EventStatus.PENDING and event.due_ts <= NOW)
-        case Expire():
+        case Expire(ended=None):
             return over
+        case Expire():
+            return event.status is EventStatus.PROCESSING and command.ended == PROCESS
         case Requeue():
             return event.status in DEAD_LETTER
         case Reset():
             return event.status is EventStatus.PROCESSING
+        case Revoke():
+            return event.status in LIVE
         case Complete() if how in (HELD, LATE):
             return _done(state, command)
         case _:
@@ -96,6 +113,8 @@ def check_step(before: EventState, command: EventCommand, applied: Applied, how:
     _check_log(before, applied)
     _check_repeat(before, command, after)
     _check_late(before, command, after, how)
+    if after.event.status is EventStatus.CANCELLED and any(row.token is not None for row in after.handlers):
+        raise Broken("a claim on a handler outlives its cancelled event")
 
 
 def check_state(state: EventState) -> None:
@@ -107,7 +126,7 @@ def check_state(state: EventState) -> None:
         raise Broken(f"an abandoned claim is remembered beyond its event's return: {event.status}")
     if (event.expires_ts is None) is (event.status is EventStatus.PROCESSING):
         raise Broken(f"a lease and PROCESSING belong together, not {event.expires_ts} and {event.status}")
-    if len(event.errors) != event.attempts - _ERRORS_SHORT_OF_ATTEMPTS[event.status]:
+    if event.attempts - len(event.errors) not in _ERRORS_SHORT_OF_ATTEMPTS[event.status]:
         raise Broken(f"{event.status} after {event.attempts} attempts has {len(event.errors)} errors")
     if not 0 <= event.attempts <= MAX_ATTEMPTS:
         raise Broken(f"{event.attempts} attempts are outside 0 to {MAX_ATTEMPTS}")
@@ -123,8 +142,9 @@ def fold(folded: Folded, entry: LogEntry) -> Folded:
             told = Folded(EventStatus.PROCESSING, attempts + 1, generation, fence + 1)
         case Action.STARTED:
             told = folded
-        case Action.COMPLETED | Action.COMPLETED_WITH_ERRORS:
-            told = Folded(EventStatus(entry.action.value), attempts, generation, fence)
+        case Action.COMPLETED | Action.COMPLETED_WITH_ERRORS | Action.CANCELLED:
+            revoked = entry.action is Action.CANCELLED and entry.fence == fence + 1
+            told = Folded(EventStatus(entry.action.value), attempts, generation, fence + revoked)
         case Action.FAILED:
             told = Folded(entry.status, attempts, generation, fence)
         case Action.RELEASED | Action.RESET:
@@ -162,8 +182,9 @@ def _started_already(before: EventState, command: EventCommand) -> bool:
 def _check_displacement(before: EventState, command: EventCommand, after: EventState) -> None:
     held = live_claim(before)
     gone = held is not None and live_claim(after) != held
-    own = isinstance(command, Complete | Fail | Release | Reset)
-    if gone and not own:
+    own = isinstance(command, Complete | Fail | Release | Cancel | Reset | Revoke)
+    by_death = isinstance(command, Expire) and command.ended == PROCESS
+    if gone and not own and not by_death:
         raise Broken("a live claim is displaced by somebody else")
 
 
@@ -174,6 +195,10 @@ def _check_fence(before: EventState, command: EventCommand, applied: Applied) ->
             raise Broken("a claim is granted with a fence that is not larger")
         if not isinstance(command, Grant) or after.token != command.token:
             raise Broken("a claim is granted to another token than the one that asked")
+    elif isinstance(command, Revoke):
+        claimed = before.token is not None or before.abandoned is not None
+        if after.event.fence != before.event.fence + claimed:
+            raise Broken("a cancellation must advance the fence if it revokes a claim, and only then")
     elif after.event.fence != before.event.fence:
         raise Broken("something other than a grant moved the fence")
 
@@ -190,7 +215,7 @@ def _check_terminal(before: EventState, command: EventCommand, after: EventState
 
 def _check_repeat(before: EventState, command: EventCommand, after: EventState) -> None:
     """Whatever ends a claim by its holder is answered again, until the next one does; nothing else touches that."""
-    if not isinstance(command, Complete | Fail | Release):
+    if not isinstance(command, Complete | Fail | Release | Cancel):
         if after.settled != before.settled:
             raise Broken(f"{type(command).__name__} forgot how the last claim was settled")
         return

@@ -35,9 +35,11 @@ from durabus.lifecycle import handlers
 from durabus.lifecycle.state import Applied, EventState, HandlerState, LockState, Refused
 from durabus.model.claim import HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
-from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
+from durabus.model.statuses import LIVE, SETTLED, EventStatus, ResultStatus
 
 LOCK_KEY = "handler:event:explored"
+BUS_LOCK = "event:bus:explored"
+"""The lock of a serial mode that every claim on the event holds."""
 OUTCOMES = (ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE)
 
 Write = Callable[[EventState], Applied | Refused]
@@ -72,15 +74,12 @@ class HandlerModel:
         found: list[Move] = []
         for name, request in self._requests:
             found += self._claimed(part, row, name, request)
-        state = part.state
-        open_ = state.event.status is EventStatus.PROCESSING or state.abandoned is not None
-        held = (row.token, row.result.fence) if row is not None and open_ else None
+        is_live = part.state.event.status in LIVE
+        held = (row.token, row.result.fence) if row is not None and is_live else None
         for claim, writes in self._writes:
             if held == (claim.token, claim.fence):
-                late = [one for one in writes if state.abandoned is not None and one[1] == "renew_handler"]
-                self._check_refused(state, late)
                 for name, verb, write in writes:
-                    found += [] if late and verb == "renew_handler" else self._written(part, name, verb, claim, write)
+                    found += self._written(part, name, verb, claim, write)
             else:
                 self._check_refused(part.state, writes)
         if row is not None and live_handler_claim(row):
@@ -121,7 +120,7 @@ class HandlerModel:
 
     def _claimed(self, part: Part, row: HandlerState | None, name: str, request: HandlerClaimRequest) -> list[Move]:
         self.trying = name
-        got = handlers.claim_handler(part.state, request, NOW)
+        got = handlers.claim_handler(part.state, request, NOW, BUS_LOCK)
         if got is None:
             self._tally.refused["claim_handler"] += 1
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from durabus.lifecycle.state import AbandonedClaim, EventState, HandlerState, SettledClaim
+from durabus.model import statuses
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
@@ -92,6 +93,11 @@ LIVES = {
         replace(ENDED, status=EventStatus.FAILED, attempts=2, errors=("boom", "bang")),
         settled=settled(Action.FAILED, EventStatus.FAILED),
     ),
+    "cancelled": EventState(replace(ENDED, status=EventStatus.CANCELLED, fence=FENCE + 1)),
+    "expired": EventState(
+        replace(ENDED, status=EventStatus.CANCELLED), settled=settled(Action.CANCELLED, EventStatus.CANCELLED)
+    ),
     "failed by expiry": EventState(replace(ENDED, status=EventStatus.FAILED, attempts=2, errors=("boom", LEASE_ERROR))),
 }
+LIVE = [name for name, state in LIVES.items() if state.event.status in statuses.LIVE]
 PROCESSING = [name for name, state in LIVES.items() if state.event.status is EventStatus.PROCESSING]

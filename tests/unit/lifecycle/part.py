@@ -13,7 +13,9 @@ from durabus.lifecycle.state import EventState, HandlerState, LockState, Settled
 from durabus.model.claim import ClaimRef
 from durabus.model.statuses import EventStatus, ResultStatus
 
-NEW, CURRENT, SETTLED_LAST, LOST = "new", "now", "before", "other"
+PROCESS, OTHER_PROCESS = "~00000000001", "~00000000002"
+"""The incarnation of the process that holds the claim, and another one."""
+NEW, CURRENT, SETTLED_LAST, LOST = "new", f"{PROCESS}now", "before", "other"
 """Tokens: of a request made just now, of the claim that is held, or was abandoned and is still the newest, of the one
 settled last, of any older one."""
 
@@ -126,7 +128,10 @@ def _order(part: Part, handler_id: str) -> tuple[object, ...]:
 def _mirrored(part: Part) -> Part:
     rows = tuple(
         HandlerState(
-            replace(row.result, handler_id=_OTHER[row.result.handler_id]), _swap(row.token), _swap(row.settled_token)
+            replace(row.result, handler_id=_OTHER[row.result.handler_id]),
+            _swap(row.token),
+            _swap(row.settled_token),
+            row.lock_key,
         )
         for row in reversed(part.state.handlers)
     )
@@ -165,4 +170,6 @@ def _renamed_row(row: HandlerState) -> HandlerState:
     if token is not None:
         token = f"{result.handler_id}/{CURRENT}"
     fence = FENCE if result.fence else 0
-    return HandlerState(replace(result, fence=fence, attempts=LEVEL, error=None, worker_id=None), token, settled)
+    return HandlerState(
+        replace(result, fence=fence, attempts=LEVEL, error=None, worker_id=None), token, settled, row.lock_key
+    )

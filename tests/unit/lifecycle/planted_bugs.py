@@ -21,10 +21,11 @@ from durabus.lifecycle.state import (
     Renew,
     Requeue,
     Reset,
+    Revoke,
     Start,
 )
-from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim
-from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, incarnation_of
+from durabus.model.settlement import Cancel, Complete, Fail, Release
 from durabus.model.statuses import Action, EventStatus
 
 Outcome = Applied | Refused
@@ -105,6 +106,14 @@ def _revive_failed(rule: Rule) -> Rule:
     return revive
 
 
+def _any_process(rule: Rule) -> Rule:
+    def take(state: EventState, command: Any, now: float) -> Outcome:
+        ended = None if command.ended is None else incarnation_of(state.token or "")
+        return rule(state, replace(command, ended=ended), now)
+
+    return take
+
+
 def _complete_unsettled(rule: Rule) -> Rule:
     def complete(state: EventState, command: Any, now: float) -> Outcome:
         outcome = rule(state, command, now)
@@ -146,6 +155,31 @@ def _renew_abandoned(rule: Rule) -> Rule:
     return renew
 
 
+def _keep_abandoned(state: EventState, applied: Applied) -> Applied:
+    return replace(applied, state=replace(applied.state, abandoned=state.abandoned))
+
+
+def _accept_revoked(rule: Rule) -> Rule:
+    def accept(state: EventState, command: Any, now: float) -> Outcome:
+        if state.event.status is EventStatus.CANCELLED and state.settled is None:
+            event = replace(state.event, status=EventStatus.PROCESSING, fence=command.ref.fence)
+            state = EventState(event, command.ref.token)
+        return rule(state, command, now)
+
+    return accept
+
+
+def _cancel_ended(rule: Rule) -> Rule:
+    def cancel(state: EventState, command: Any, now: float) -> Outcome:
+        return rule(replace(state, event=replace(state.event, status=EventStatus.PENDING)), command, now)
+
+    return cancel
+
+
+def _keep_handler_claims(state: EventState, applied: Applied) -> Applied:
+    return replace(applied, state=replace(applied.state, handlers=state.handlers))
+
+
 def _forget_settlement(_state: EventState, applied: Applied) -> Applied:
     return replace(applied, state=replace(applied.state, settled=None))
 
@@ -157,6 +191,7 @@ EVENT_BUGS = {
     "release without token check": PlantedBug(_before(Release, _any_token), "a stale write is accepted"),
     "renew without token check": PlantedBug(_before(Renew, _any_token), "a stale write is accepted"),
     "start without fence check": PlantedBug(_before(Start, _any_fence), "a stale write is accepted"),
+    "the end of any process takes every claim": PlantedBug(_wrap(Expire, _any_process), "a live claim is displaced"),
     "expire without expiry check": PlantedBug(_late(Expire), "a live claim is displaced"),
     "claim without expiry check": PlantedBug(_late(Grant), "a live claim is displaced"),
     "fence not advanced": PlantedBug(_after(Grant, _no_fence_advance), "a fence that is not larger"),
@@ -224,6 +259,11 @@ EVENT_BUGS = {
     "late success leaves the lease-expired error": PlantedBug(_after(Complete, _keep_late_error), "where one in time"),
     "late release costs an attempt": PlantedBug(_after(Release, _keep_late_attempt), "the log folds to"),
     "abandoned claim renewed": PlantedBug(_wrap(Renew, _renew_abandoned), "a stale write is accepted"),
+    "cancellation leaves the fence": PlantedBug(_after(Revoke, _no_fence_advance), "must advance the fence"),
+    "cancellation leaves an abandoned claim": PlantedBug(_after(Revoke, _keep_abandoned), "keeps an abandoned claim"),
+    "late result overrides a cancellation": PlantedBug(_wrap(Complete, _accept_revoked), "a stale write is accepted"),
+    "cancel without fence check": PlantedBug(_before(Cancel, _any_fence), "a stale write is accepted"),
+    "cancellation of an ended event": PlantedBug(_wrap(Revoke, _cancel_ended), "although the table refuses it"),
     "renewed by nobody": PlantedBug(_wrap(Renew, lambda _: lambda *_: Refused("no")), "refused although"),
 }
 
@@ -253,8 +293,10 @@ def _claim_handler(
 ) -> Callable[[pytest.MonkeyPatch], None]:
     rule = handlers.claim_handler
 
-    def spoil(state: EventState, request: HandlerClaimRequest, now: float) -> tuple[EventState, HandlerClaim] | None:
-        got = rule(state, request, LATER if late else now)
+    def spoil(
+        state: EventState, request: HandlerClaimRequest, now: float, lock_key: str | None
+    ) -> tuple[EventState, HandlerClaim] | None:
+        got = rule(state, request, LATER if late else now, lock_key)
         return None if got is None else change(state, got)
 
     return lambda monkeypatch: monkeypatch.setattr(handlers, "claim_handler", spoil)
@@ -266,6 +308,13 @@ def _first_fence_again(before: EventState, got: tuple[EventState, HandlerClaim])
         return got
     rows = tuple(replace(row, result=replace(row.result, fence=1)) for row in state.handlers)
     return replace(state, handlers=rows), claim
+
+
+def _forget_lock(before: EventState, got: tuple[EventState, HandlerClaim]) -> tuple[EventState, HandlerClaim]:
+    state, claim = got
+    if state is before:
+        return got
+    return replace(state, handlers=tuple(replace(row, lock_key=None) for row in state.handlers)), claim
 
 
 def _release_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,12 +343,18 @@ HANDLER_BUGS = {
     "handler written without token check": PlantedBug(_held_by_fence_only, "not answered alike"),
     "handler claimed while it is held": PlantedBug(_claim_handler(lambda _, got: got, late=True), "is displaced"),
     "handler fence begins again": PlantedBug(_claim_handler(_first_fence_again), "a fence that is not larger"),
+    "handler claimed without the lock of its bus": PlantedBug(
+        _claim_handler(_forget_lock), "must be kept for a handler"
+    ),
     "handler claimed without the event": PlantedBug(
         lambda monkeypatch: monkeypatch.setattr(handlers, "holds_event", lambda *_: True), "does not hold the event"
     ),
     "handler release costs an attempt": PlantedBug(_release_costs, "changed the attempts"),
     "complete with unsettled handlers": PlantedBug(
         _wrap(Complete, _complete_unsettled), "applied although the table refuses it"
+    ),
+    "cancellation leaves the claims on handlers": PlantedBug(
+        _after(Revoke, _keep_handler_claims), "outlives its cancelled event"
     ),
     "requeue forgets handler fences": PlantedBug(_wrap(Requeue, _forget_fences), "h1"),
 }

@@ -22,7 +22,9 @@ from tests.unit.lifecycle.planted_bugs import EVENT_BUGS, HANDLER_BUGS, LOCK_BUG
 
 log = logging.getLogger(__name__)
 
-EVENT_VERBS = {"Grant", "Start", "Renew", "Complete", "Fail", "Release", "Expire", "Requeue", "Reset"}
+EVENT_VERBS = {
+    "Grant", "Start", "Renew", "Complete", "Fail", "Release", "Cancel", "Expire", "Requeue", "Reset", "Revoke",
+}  # fmt: skip
 HANDLER_VERBS = {"claim_handler", "renew_handler", "release_handler", "complete_handler"}
 LOCK_VERBS = {"claim_lock", "renew_lock", "release_lock"}
 

@@ -12,15 +12,21 @@ from tests.unit.lifecycle.lives import LEASE, LIVES, MINE, NEW_FENCE, NOW, OLD_F
 from durabus.lifecycle.handlers import (
     claim_handler,
     complete_handler,
+    end_handler_claims,
     handler_claim,
     handlers_done,
+    offered_handlers,
     release_handler,
     renew_handler,
+    runs_under,
+    settle_handler,
+    void_handlers_under,
 )
 from durabus.lifecycle.state import NOT_YOURS, Applied, EventState, HandlerState, Refused, Requeue
 from durabus.lifecycle.transition import transition
-from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
-from durabus.model.result import HandlerResult
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, OfferRequest
+from durabus.model.result import HandlerResult, offer
+from durabus.model.settlement import HandlerSettlement
 from durabus.model.statuses import SETTLED, ResultStatus
 
 BARE = LIVES["claimed"]
@@ -146,8 +152,27 @@ def test_renew_moves_the_expiry_only(held: tuple[EventState, HandlerClaim]) -> N
 def test_release_gives_the_attempt_back_and_keeps_the_fence(held: tuple[EventState, HandlerClaim]) -> None:
     state, granted = held
     row = apply(release_handler(state, granted)).handlers[0]
-    assert row.result == HandlerResult(handler_id="mail", status=ResultStatus.PENDING, attempts=0, fence=1)
+    assert row.result == replace(offer("mail"), attempts=0, fence=1)
     assert row.token is None
+
+
+def test_a_released_handler_is_offered_again_after_its_delay(held: tuple[EventState, HandlerClaim]) -> None:
+    state, granted = held
+    after = apply(settle_handler(state, HandlerSettlement(granted, None, 5.0), NOW))
+    request = OfferRequest(bus=state.event.bus, handler_ids=("mail",), worker_id="host:2", token="h-theirs")
+    assert after.results[0].expires_ts == NOW + 5.0
+    assert offered_handlers(after, request, NOW + 4.9) == []
+    (wanted,) = offered_handlers(after, request, NOW + 5.0)
+    assert claim_handler(after, wanted, NOW + 4.9) is None
+    assert claim_handler(after, wanted, NOW + 5.0) is not None
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_handler_claim_is_valid_while_the_event_waits_for_its_next_claim(
+    held: tuple[EventState, HandlerClaim], write: Write
+) -> None:
+    state, granted = held
+    assert isinstance(write(replace(LIVES["not due"], handlers=state.handlers), granted), Applied)
 
 
 def test_complete_writes_the_outcome_and_keeps_attempts_and_fence(held: tuple[EventState, HandlerClaim]) -> None:
@@ -171,8 +196,8 @@ def test_a_handler_claim_with_a_wrong_token_fence_or_handler_is_refused_everythi
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-@pytest.mark.parametrize("life", ["not due", "completed", "failed"])
-def test_a_handler_claim_is_refused_everything_while_the_event_is_not_processing(
+@pytest.mark.parametrize("life", ["completed", "failed"])
+def test_a_handler_claim_is_refused_everything_once_the_event_has_ended(
     held: tuple[EventState, HandlerClaim], write: Write, life: str
 ) -> None:
     state, granted = held
@@ -267,3 +292,35 @@ def test_handlers_are_done_when_all_are_settled_or_one_is_of_no_use(
 ) -> None:
     rows = tuple(HandlerState(HandlerResult(handler_id=name, status=status)) for name, status in statuses.items())
     assert handlers_done(EventState(TAKEN, "mine", rows), ("mail", "audit")) is done
+
+
+def test_a_handler_keeps_the_lock_that_its_event_was_claimed_under() -> None:
+    """Also while the event waits for its next claim; not once the handler has ended, or its lease or its process."""
+    got = claim_handler(BARE, ask("mail", token="~0123456789a handler"), NOW, "event:global")
+    assert got is not None
+    state, granted = got
+    lost = replace(state, event=replace(LIVES["not due"].event), token=None)
+    for held in (state, lost, apply(renew_handler(state, granted, LEASE, NOW))):
+        assert runs_under(held, "event:global", NOW)
+        assert not runs_under(held, "event:bus:orders", NOW)
+        assert void_handlers_under(held, "event:global", NOW) == held
+    over = (
+        apply(release_handler(state, granted)),
+        apply(complete_handler(state, granted, DONE)),
+        end_handler_claims(state, "~0123456789a", NOW),
+        replace(state, event=LIVES["completed"].event),
+    )
+    assert not any(runs_under(ended, "event:global", NOW) for ended in over)
+
+
+def test_late_handlers_under_a_lock_that_is_taken_are_offered_again() -> None:
+    got = claim_handler(BARE, ask("mail", token="h-mine"), NOW, "event:global")
+    assert got is not None
+    state, granted = got
+    assert not runs_under(state, "event:global", granted.expires_ts)
+    assert void_handlers_under(state, "event:bus:orders", granted.expires_ts) == state
+    voided = void_handlers_under(state, "event:global", granted.expires_ts)
+    assert renew_handler(voided, granted, LEASE, NOW) == Refused(NOT_YOURS)
+    (row,) = voided.handlers
+    assert (row.token, row.lock_key, row.result.status, row.result.attempts) == (None, None, ResultStatus.PENDING, 1)
+    assert row.result.is_offered

@@ -12,6 +12,8 @@ from tests.unit.lifecycle.lives import (
     FENCE,
     HOPELESS,
     LEASE,
+    LEASE_ERROR,
+    LIVE,
     LIVES,
     MINE,
     NEW_FENCE,
@@ -30,6 +32,7 @@ from durabus.lifecycle.state import (
     NOT_DONE,
     NOT_ELIGIBLE,
     NOT_EXPIRED,
+    NOT_LIVE,
     NOT_PROCESSING,
     NOT_YOURS,
     AbandonedClaim,
@@ -43,6 +46,7 @@ from durabus.lifecycle.state import (
     Renew,
     Requeue,
     Reset,
+    Revoke,
     SettledClaim,
     Start,
 )
@@ -50,8 +54,8 @@ from durabus.lifecycle.transition import publish, transition
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event, new_event
 from durabus.model.log_entry import LogEntry
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled
+from durabus.model.result import HandlerResult, first_success
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled
 from durabus.model.statuses import Action, EventStatus, ResultStatus
 
 BY_CLAIM: dict[str, Callable[[ClaimRef], EventCommand]] = {
@@ -62,15 +66,23 @@ BY_CLAIM: dict[str, Callable[[ClaimRef], EventCommand]] = {
     "fail": lambda ref: Fail(ref, "bang", 5.0),
     "give up": lambda ref: Fail(ref, "bang", None),
     "release": Release,
+    "cancel": lambda ref: Cancel(ref, "expired"),
 }
 BY_ANYBODY: dict[str, EventCommand] = {
     "claim": Grant("host:2", "theirs", LEASE),
     "expire": Expire(),
     "requeue": Requeue(),
     "reset": Reset("stuck"),
+    "revoke": Revoke("not wanted"),
 }
 COMMANDS: dict[str, EventCommand] = BY_ANYBODY | {name: make(MINE) for name, make in BY_CLAIM.items()}
-REASONS = {"claim": NOT_ELIGIBLE, "expire": NOT_EXPIRED, "requeue": NOT_DEAD, "reset": NOT_PROCESSING}
+REASONS = {
+    "claim": NOT_ELIGIBLE,
+    "expire": NOT_EXPIRED,
+    "requeue": NOT_DEAD,
+    "reset": NOT_PROCESSING,
+    "revoke": NOT_LIVE,
+}
 
 SAME = "as it was"
 """Applied, but nothing changed and nothing logged: the repeat of a call that took effect."""
@@ -115,6 +127,8 @@ TABLE: dict[str, dict[str, str]] = {
     "expire": {"lease over": "PENDING: ABANDONED", "last lease over": "FAILED: FAILED"},
     "requeue": dict.fromkeys(["with errors", "failed", "failed by expiry"], "PENDING: REQUEUED"),
     "reset": dict.fromkeys(PROCESSING, "PENDING: RESET"),
+    "cancel": dict.fromkeys([*PROCESSING, "abandoned"], "CANCELLED: CANCELLED") | {"expired": SAME},
+    "revoke": dict.fromkeys(LIVE, "CANCELLED: CANCELLED"),
 }
 """The expected outcomes. A command that is not listed is refused."""
 
@@ -203,14 +217,14 @@ def test_the_state_that_is_handed_in_stays_as_it_was(name: str, life: str) -> No
 
 
 @pytest.mark.parametrize("life", PROCESSING)
-@pytest.mark.parametrize("name", ["start", "complete with errors", "fail", "give up", "release"])
+@pytest.mark.parametrize("name", ["start", "complete with errors", "fail", "give up", "release", "cancel"])
 def test_an_exact_repeat_is_applied_and_changes_nothing(name: str, life: str) -> None:
     once = apply(LIVES[life], BY_CLAIM[name](MINE))
     assert transition(once.state, BY_CLAIM[name](MINE), NOW + 60) == Applied(once.state)
 
 
-@pytest.mark.parametrize("first", ["complete", "fail", "release"])
-@pytest.mark.parametrize("second", ["complete", "fail", "release"])
+@pytest.mark.parametrize("first", ["complete", "fail", "release", "cancel"])
+@pytest.mark.parametrize("second", ["complete", "fail", "release", "cancel"])
 def test_a_claim_that_is_settled_cannot_be_settled_in_another_way(first: str, second: str) -> None:
     once = apply(LIVES["claimed"], BY_CLAIM[first](MINE)).state
     expected = Applied(once) if first == second else Refused(NOT_YOURS)
@@ -325,6 +339,15 @@ def test_complete_ends_the_event_with_all_there_is_to_know() -> None:
     assert applied.entries == (
         logged_end(event, results=results, execution_time_ms=12.5, status_code=200, reason="no handler"),
     )
+
+
+def test_complete_shows_its_only_handler_in_the_entry_and_stores_no_result() -> None:
+    applied = apply(LIVES["claimed"], Complete(MINE, execution_time_ms=12.5, handler_id="mail"))
+    assert applied.state.results == ()
+    assert [entry.results for entry in applied.entries] == [(first_success("mail", 12.5),)]
+    known = HandlerResult(handler_id="mail", status=ResultStatus.SUCCEEDED, attempts=3, value_json="1")
+    applied = apply(LIVES["claimed"], Complete(MINE, (known,), handler_id="mail"))
+    assert [entry.results for entry in applied.entries] == [(known,)]
 
 
 def test_complete_with_errors_ends_as_a_dead_letter_with_one_error_for_the_attempt() -> None:
@@ -501,6 +524,54 @@ def test_reset_gives_the_attempt_back_and_the_old_token_is_dead() -> None:
     assert applied.state == EventState(event)
     assert applied.entries == (logged(Action.RESET, event, worker_id="host:1", reason="stuck"),)
     assert transition(applied.state, Complete(MINE), NOW) == Refused(NOT_YOURS)
+
+
+def test_a_cancelled_claim_is_revoked_and_its_result_is_refused() -> None:
+    applied = apply(LIVES["last attempt"], Revoke("not wanted"))
+    event = replace(AGAIN, status=EventStatus.CANCELLED, fence=FENCE + 1, updated_ts=NOW, expires_ts=None)
+    assert applied.state == EventState(event)
+    assert applied.entries == (logged_end(event, reason="not wanted"),)
+    for command in BY_CLAIM.values():
+        assert transition(applied.state, command(MINE), NOW) == Refused(NOT_YOURS)
+        assert transition(applied.state, command(NEW_FENCE), NOW) == Refused(NOT_YOURS)
+
+
+def test_an_abandoned_claim_is_revoked_too() -> None:
+    applied = apply(LIVES["abandoned"], Revoke("not wanted"))
+    assert (applied.state.event.fence, applied.state.abandoned) == (FENCE + 1, None)
+    assert applied.state.event.errors == (LEASE_ERROR,)
+    assert transition(applied.state, Complete(MINE), NOW) == Refused(NOT_YOURS)
+
+
+@pytest.mark.parametrize("life", ["pending", "not due", "released"])
+def test_the_fence_of_an_event_without_a_claim_stays_when_it_is_cancelled(life: str) -> None:
+    applied = apply(LIVES[life], Revoke("not wanted"))
+    assert applied.state.event.fence == LIVES[life].event.fence
+    assert applied.entries[0].worker_id is None
+    assert applied.entries[0].payload_json == PUBLISHED.payload_json
+
+
+def test_a_cancelled_event_still_answers_the_repeat_of_its_last_settlement() -> None:
+    cancelled = apply(LIVES["not due"], Revoke("not wanted")).state
+    assert transition(cancelled, Fail(MINE, "boom", 500.0), NOW) == Applied(cancelled)
+
+
+def test_a_settlement_that_cancels_keeps_results_and_fence() -> None:
+    applied = apply(LIVES["unsettled"], Cancel(MINE, "expired"))
+    event = replace(TAKEN, status=EventStatus.CANCELLED, updated_ts=NOW, expires_ts=None)
+    assert applied.state.event == event
+    results = tuple(row.result for row in UNSETTLED)
+    assert applied.entries == (logged_end(event, reason="expired", results=results),)
+
+
+@pytest.mark.parametrize("command", [Revoke("not wanted"), Cancel(MINE, "expired")], ids=["revoke", "cancel"])
+def test_claims_on_handlers_end_with_the_cancelled_event(command: EventCommand) -> None:
+    running = HandlerResult(
+        handler_id="mail", status=ResultStatus.PROCESSING, attempts=1, fence=4, worker_id="host:2", expires_ts=NOW + 9
+    )
+    held = EventState(TAKEN, MINE.token, (HandlerState(running, "handler's"),))
+    (after,) = apply(held, command).state.handlers
+    assert after == HandlerState(replace(running, status=ResultStatus.PENDING, worker_id=None, expires_ts=None))
 
 
 @pytest.mark.parametrize("name", ["expire", "reset"])

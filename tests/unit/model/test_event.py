@@ -16,7 +16,7 @@ from durabus.model.claim import Claim, ClaimRef, default_worker_id, new_token
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
-from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, TERMINAL, Action, EventStatus, ResultStatus
+from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, SETTLED, TERMINAL, Action, EventStatus, ResultStatus
 
 EVENT = Event(
     id=7,
@@ -169,7 +169,7 @@ def test_every_status_is_either_live_or_terminal() -> None:
     assert set(EventStatus) == LIVE | TERMINAL
     assert LIVE.isdisjoint(TERMINAL)
     assert DEAD_LETTER < TERMINAL
-    assert {EventStatus.COMPLETED} == TERMINAL - DEAD_LETTER
+    assert {EventStatus.COMPLETED, EventStatus.CANCELLED} == HISTORY == TERMINAL - DEAD_LETTER
 
 
 def test_a_terminal_status_is_also_the_action_that_logs_it() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, DurabusError, InvalidEventError, InvalidPayloadError
-from durabus.model.event import DEFAULT_BUS, NewEvent, check_event_id, new_event, new_event_id
+from durabus.lifecycle.transition import publish
+from durabus.model.event import DEFAULT_BUS, NewEvent, check_event_id, expires_after_of, new_event, new_event_id
 
 EVENT_ID = "0190a000-0000-7000-8000-000000000007"
 
@@ -132,3 +134,54 @@ def test_a_bad_field_is_refused_by_name(options: dict[str, Any], error: type[Dur
 def test_metadata_that_is_no_mapping_is_refused(metadata: Any) -> None:
     with pytest.raises(DurabusError, match="metadata"):
         new_event("order.placed", metadata=metadata)
+
+
+def test_at_becomes_a_delay() -> None:
+    due = datetime.now(timezone(timedelta(hours=9))) + timedelta(hours=2)  # clock: the publisher's own
+    assert new_event("t", at=due).delay == pytest.approx(7200, abs=30)
+    assert new_event("t", at=due - timedelta(days=1)).delay == 0
+
+
+def test_an_expiry_becomes_a_duration_in_the_metadata() -> None:
+    for expires in (90, timedelta(seconds=90)):
+        assert new_event("t", metadata={"a": 1}, expires=expires).metadata_json == '{"a":1,"expires_after":90.0}'
+    until = datetime.now(UTC) + timedelta(seconds=90)  # clock: the publisher's own
+    after = expires_after_of(new_event("t", expires=until).metadata_json or "")
+    assert after == pytest.approx(90, abs=30)
+    assert new_event("t", expires=90, delay=60).delay == 60
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"at": datetime(2030, 1, 31)}, "has no time zone"),  # noqa: DTZ001  (this is what is refused)
+        ({"expires": datetime(2030, 1, 31)}, "has no time zone"),  # noqa: DTZ001
+        ({"at": 5}, "must be an aware datetime"),
+        ({"at": "2030-01-31T09:00:00Z"}, "must be an aware datetime"),
+        ({"at": datetime(2030, 1, 31, tzinfo=UTC), "delay": 5}, "give only one of them"),
+        ({"expires": 0}, "must be more than 0 seconds"),
+        ({"expires": -1}, "must be more than 0 seconds"),
+        ({"expires": timedelta(0)}, "must be more than 0 seconds"),
+        ({"expires": float("nan")}, "must be more than 0 seconds"),
+        ({"expires": "soon"}, "must be seconds"),
+        ({"expires": True}, "must be seconds"),
+        ({"expires": datetime(2020, 1, 31, tzinfo=UTC)}, "this instant is past"),
+        ({"expires": datetime(9999, 1, 31, tzinfo=UTC)}, "a hundred years"),
+        ({"at": datetime(9999, 1, 31, tzinfo=UTC)}, "a hundred years"),
+        ({"expires": 60, "delay": 60}, "no worker could begin it"),
+        ({"metadata": {"expires_after": "soon"}}, "expires_after='soon'"),
+        ({"metadata": {"expires_after": True}}, "expires_after=True"),
+    ],
+)
+def test_bad_times_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(DurabusError, match=text):
+        new_event("t", **options)
+
+
+@pytest.mark.parametrize(
+    ("picked", "late"), [(None, False), (1000.0, False), (1089.9, False), (1090.0, True), (2000.0, True)]
+)
+def test_an_event_has_expired_if_it_was_claimed_too_late(picked: float | None, late: bool) -> None:
+    made = publish(new_event("t", expires=90), 7, 1000.0).state.event
+    assert replace(made, picked_ts=picked).has_expired is late
+    assert not replace(made, picked_ts=picked, metadata_json=None).has_expired

@@ -22,6 +22,7 @@ from durabus.http.dashboard.rendering import (
     Page,
     action_route,
     bus_of,
+    form_of,
     linker,
     live_views,
     page_route,
@@ -35,11 +36,12 @@ from durabus.http.tail import tail_response
 from durabus.model.event import Event
 from durabus.model.pattern import check_pattern
 from durabus.model.query import EventPage, EventQuery
-from durabus.model.result import HandlerResult
 from durabus.model.statuses import DEAD_LETTER, LIVE, Action, EventStatus
 from durabus.views.attempts import attempts_of
 from durabus.views.dead_letters import fingerprint
 from durabus.views.events import read_event_details, read_family
+from durabus.views.steps import handlers_of
+from durabus.worker.cancelling import cancel_events, check_reason
 
 PAGE = 50
 UUID = re.compile(UUID_PATTERN)
@@ -50,6 +52,9 @@ AGES = {"5m": 300.0, "1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0}
 MAX_TRAIL = 200
 MAX_ATTEMPTS_SHOWN = 50
 """Maximum number of attempts to show. An event may have thousands; the newest ones say most."""
+
+MAX_STEPS_SHOWN = 200
+"""Maximum number of steps of one handler to show. A handler may have a thousand."""
 
 EventNumber = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
@@ -154,22 +159,6 @@ def _age(text: str) -> float:
     return AGES[text]
 
 
-class FailureDetails(msgspec.Struct, frozen=True):
-    """The content of ``HandlerResult.value_json`` for a handler that raised an exception."""
-
-    traceback: str
-
-
-_FAILURE = msgspec.json.Decoder(FailureDetails)
-
-
-class ResultRow(msgspec.Struct, frozen=True):
-    """A handler's result as the page shows it."""
-
-    result: HandlerResult
-    traceback: str | None
-
-
 @page_route("/dashboard/events/{id:int}")
 async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
     """The page of one event: its state, its attempts, its handlers' results, and the actions to take."""
@@ -194,7 +183,8 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
         earlier=max(len(attempts) - MAX_ATTEMPTS_SHOWN, 0),
         trail=trail[-MAX_TRAIL:],
         older=max(len(trail) - MAX_TRAIL, 0),
-        handlers=[_result_row(result) for result in details.last_results],
+        handlers=handlers_of(details.last_results),
+        most_steps=MAX_STEPS_SHOWN,
         children=[child for child in family.children if principal.sees(child)],
         parent=family.parent if family.parent is not None and principal.sees(family.parent) else None,
         is_dead=found.status in DEAD_LETTER,
@@ -222,12 +212,24 @@ async def release_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: 
     return redirect(linker(request, found.bus)(f"/dashboard/events/{id}"))
 
 
-def _result_row(result: HandlerResult) -> ResultRow:
-    try:
-        failure = None if result.value_json is None else _FAILURE.decode(result.value_json)
-    except msgspec.DecodeError:
-        failure = None  # this is the handler's return value
-    return ResultRow(result, None if failure is None else failure.traceback)
+@page_route("/dashboard/events/{id:int}/cancel")
+async def confirm_cancel(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
+    """The question before an event is cancelled: why, and with its descendants or without."""
+    api, principal = api_of(request), principal_of(request)
+    found = await api.event(id, principal)
+    return render(
+        request, "cancel.html", bus=found.bus, now=await api.store.now(), event=found, is_live=found.status in LIVE
+    )
+
+
+@action_route("/dashboard/events/{id:int}/cancel")
+async def cancel_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
+    """Cancel an event that waits or runs. The log names the sender beside the reason."""
+    api, principal, form = api_of(request), principal_of(request), await form_of(request)
+    found = await api.event(id, principal)
+    reason = f"{check_reason(form.get('reason', ''))} (cancelled on the dashboard by {principal.name})"
+    await cancel_events(api.store, id, reason=reason, children=bool(form.get("children")), sees=principal.sees)
+    return redirect(linker(request, found.bus)(f"/dashboard/events/{id}"))
 
 
 @page_route("/dashboard/live")
@@ -242,4 +244,4 @@ async def dashboard_tail(request: AnyRequest) -> Stream:
     return await tail_response(request, bus_of(request), request.headers.get("last-event-id"))
 
 
-ROUTES = [events, event, retry_event, release_event, live, dashboard_tail]
+ROUTES = [events, event, retry_event, release_event, confirm_cancel, cancel_event, live, dashboard_tail]

@@ -11,6 +11,7 @@ import msgspec
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 THOUSAND = 1000.0
 MAX_SHOWN_CHARS = 100_000
+SHORT_CHARS = 120
 UNKNOWN = "\N{EN DASH}"
 
 
@@ -76,20 +77,25 @@ def status(value: str) -> str:
     return value.replace("_", " ").lower()
 
 
-def pretty(text: str | None) -> str:
-    """Stored JSON, indented. Invalid JSON is shown unchanged; very long texts are cut."""
+def pretty(text: str | None, most: int = MAX_SHOWN_CHARS) -> str:
+    """Stored JSON, indented. Invalid JSON is shown unchanged; a text of more than ``most`` characters is cut."""
     if text is None:
         return ""
     try:
         shown = msgspec.json.format(text.encode(), indent=2).decode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         shown = text
-    return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "\n… cut here"
+    return shown if len(shown) <= most else shown[:most] + "\n… cut here"
 
 
 def first_line(text: str | None) -> str:
     """The first line of a text."""
     return (text or "").strip().partition("\n")[0]
+
+
+def short(text: str) -> str:
+    """The beginning of a text, for one line."""
+    return text if len(text) <= SHORT_CHARS else text[:SHORT_CHARS] + "…"
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -104,4 +110,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "status": status,
     "pretty": pretty,
     "first_line": first_line,
+    "short": short,
 }

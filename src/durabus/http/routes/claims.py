@@ -30,7 +30,9 @@ from durabus.http.schema.fields import split_tags
 from durabus.http.worker_actions import claim
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.settlement import Settled
-from durabus.model.statuses import EventMode
+from durabus.model.statuses import TERMINAL, EventMode
+from durabus.worker.cancelling import without_expired
+from durabus.worker.replies import tell_of_ends
 
 NOT_FOUND = {404: DocumentedResponse("An event does not exist, or this token may not see it: nothing was written.")}
 TAKEN = {409: DocumentedResponse("The claim token belongs to another sender.")}
@@ -69,8 +71,11 @@ async def settle_claims(request: AnyRequest) -> SettledDocument:
         else OutcomeDocument(id=one.id, status=outcome.status, next_retry_ts=outcome.next_retry_ts)
         for one, outcome in zip(data.settlements, settled.outcomes, strict=True)
     ]
-    api.granted.forget(outcome.id for outcome in settled.outcomes if isinstance(outcome, Settled))
-    return SettledDocument(outcomes=outcomes, claims=granted(api, principal, settled.claims))
+    made = {outcome.id: outcome.status for outcome in settled.outcomes if isinstance(outcome, Settled)}
+    ended = [claim.metadata_json for claim in api.granted.forget(made) if made[claim.ref.id] in TERMINAL]
+    await tell_of_ends(api.store, ended)
+    claims = [] if wanted is None else await without_expired(api.store, wanted, settled.claims)
+    return SettledDocument(outcomes=outcomes, claims=granted(api, principal, claims))
 
 
 @post("/claims/renew", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))

@@ -1,4 +1,4 @@
-"""The seven endpoints of the design document, a batch endpoint, and two that complete the audit trail."""
+"""The seven endpoints of the design document, a batch endpoint, one that cancels, and two for the audit trail."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from durabus.http.schema.events import (
     EventWithLogsDocument,
     FailDocument,
     FailedDocument,
+    HandlerDocument,
     JobDocument,
     LogEntryDocument,
     MaxRetriesDocument,
     NewEventDocument,
     StartDocument,
     StartedDocument,
+    StepDocument,
     event_document,
     event_with_logs,
+    iso,
     job_document,
     log_documents,
     summary_document,
@@ -39,14 +42,25 @@ from durabus.http.schema.fields import NAME_PATTERN, TAGS_PATTERN, WORKER_PATTER
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import Event, NewEvent
 from durabus.model.limits import MAX_NAME_CHARS
+from durabus.model.payload import decode_payload
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
-from durabus.views.events import list_events
+from durabus.views.events import list_events, read_event_details
+from durabus.views.steps import HandlerShown, StepShown, handlers_of
+from durabus.worker.cancelling import cancel_events
 
 TOKEN_HEADER = "Durabus-Claim-Token"  # noqa: S105  (a header's name)
 FENCE_HEADER = "Durabus-Claim-Fence"
+MAX_STEP_CHARS = 4096
+"""Maximum length of a step's value as JSON that the document of an event carries."""
 
 NOT_FOUND = {404: DocumentedResponse("No event has this number, or this token may not see it.")}
+QueryReason = Annotated[
+    str,
+    QueryParameter(
+        min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN, description="Recorded in the event's log."
+    ),
+]
 CONFLICT = {409: DocumentedResponse("The claim is lost: nothing was written.")}
 
 
@@ -140,7 +154,7 @@ async def subscribe(
         tags=principal.narrow(split_tags(tags)),
         max_attempts=api.settings.max_retries,
     )
-    claims = await api.store.claim_next_events(wanted)
+    claims = await worker_actions.claim_now(api, wanted)
     if not claims:
         return Response(None, status_code=204)
     claim = claims[0]
@@ -200,21 +214,31 @@ async def start_event(request: AnyRequest, id: PathId) -> StartedDocument:  # no
 async def reset_event(
     request: AnyRequest,
     id: PathId,  # noqa: A002
-    reason: Annotated[
-        str,
-        QueryParameter(
-            min_length=1,
-            max_length=MAX_NAME_CHARS,
-            pattern=NAME_PATTERN,
-            description="Recorded in the event's log.",
-        ),
-    ],
+    reason: QueryReason,
 ) -> EventWithLogsDocument:
     """Take a PROCESSING event from its worker. Any other event is returned unchanged."""
     api = api_of(request)
     await api.event(id, principal_of(request))
     event = await api.store.reset_event(id, reason=reason)
-    return event_with_logs(event, api.settings.max_retries, None)
+    return event_with_logs(event, api.settings.max_retries, None, None)
+
+
+@post(
+    "/events/{id:int}/cancel",
+    status_code=200,
+    opt=described(Scope.ADMIN, {**NOT_FOUND, 409: DocumentedResponse("The event has ended.")}),
+)
+async def cancel_event(
+    request: AnyRequest,
+    id: PathId,  # noqa: A002
+    reason: QueryReason,
+    children: Annotated[bool, QueryParameter(description="Also cancel its live descendants.")] = False,  # noqa: FBT002
+) -> WholeEventsDocument:
+    """Cancel a PENDING or PROCESSING event. Returns the cancelled events, parents first. Safe to repeat."""
+    api, principal = api_of(request), principal_of(request)
+    await api.event(id, principal)
+    cancelled = await cancel_events(api.store, id, reason=reason, children=children, sees=principal.sees)
+    return WholeEventsDocument(events=[whole_event(shown(principal, event)) for event in cancelled])
 
 
 @get("/events/{id:int}", opt=described(Scope.READ, NOT_FOUND))
@@ -222,12 +246,45 @@ async def get_event(
     request: AnyRequest,
     id: PathId,  # noqa: A002
     include_logs: Annotated[bool, QueryParameter(description="Include what workers did with the event.")] = False,  # noqa: FBT002
+    include_results: Annotated[  # noqa: FBT002
+        bool, QueryParameter(description="Include what its handlers did, with their steps and sleeps.")
+    ] = False,
 ) -> EventWithLogsDocument:
     """The current state of one event."""
     api = api_of(request)
     event = await api.event(id, principal_of(request))
     entries = await api.store.read_event_log(event.id) if include_logs else None
-    return event_with_logs(event, api.settings.max_retries, entries)
+    details = await read_event_details(api.store, event.id) if include_results else None
+    handlers = None if details is None else [_handler_document(one) for one in handlers_of(details.last_results)]
+    return event_with_logs(event, api.settings.max_retries, entries, handlers)
+
+
+def _handler_document(handler: HandlerShown) -> HandlerDocument:
+    """The document of one handler in ``GET /events/{id}``."""
+    result = handler.result
+    return HandlerDocument(
+        handler_id=handler.handler_id,
+        status=handler.status,
+        attempts=None if result is None else result.attempts,
+        execution_time_ms=None if result is None else result.execution_time_ms,
+        error=None if result is None else result.error,
+        value=None if result is None or handler.traceback else result.value,
+        steps=[_step_document(step) for step in handler.steps],
+    )
+
+
+def _step_document(step: StepShown) -> StepDocument:
+    text = step.value_json or "null"
+    return StepDocument(
+        name=step.name,
+        attempts=step.attempts,
+        execution_time_ms=step.milliseconds,
+        value=decode_payload(text) if len(text) <= MAX_STEP_CHARS else None,
+        value_chars=len(text) if len(text) > MAX_STEP_CHARS else None,
+        sleeps_until=None if step.until_ts is None or step.waits_for is not None else iso(step.until_ts),
+        waits_for=step.waits_for,
+        waits_until=None if step.until_ts is None or step.waits_for is None else iso(step.until_ts),
+    )
 
 
 @get("/events/{id:int}/log", opt=described(Scope.READ, NOT_FOUND))
@@ -271,6 +328,7 @@ ROUTES = [
     fail_event,
     start_event,
     reset_event,
+    cancel_event,
     get_event,
     get_event_log,
     get_events,

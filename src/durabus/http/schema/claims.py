@@ -34,7 +34,7 @@ from durabus.model.event import Event
 from durabus.model.limits import MAX_BATCH
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settlement
 from durabus.model.statuses import Action, EventMode, EventStatus
 
 MAX_ERRORS = 100
@@ -177,7 +177,19 @@ class ReleaseClaimDocument(
         return Release(self.ref, self.delay, (), self.reason)
 
 
-SettlementDocument = CompleteClaimDocument | FailClaimDocument | ReleaseClaimDocument
+class CancelClaimDocument(
+    ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="cancel"
+):
+    """End the event CANCELLED: the worker does not begin it."""
+
+    reason: Text
+
+    def settlement(self, _retry_delay: float) -> Settlement:
+        """The settlement for the store."""
+        return Cancel(self.ref, self.reason)
+
+
+SettlementDocument = CompleteClaimDocument | FailClaimDocument | ReleaseClaimDocument | CancelClaimDocument
 
 
 class SettleDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -262,6 +274,7 @@ class StatsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     completed: int
     completed_with_errors: int
     failed: int
+    cancelled: int
     capped: bool = False
 
 

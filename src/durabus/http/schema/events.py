@@ -11,6 +11,9 @@ import msgspec
 from durabus.http.schema.fields import (
     MAX_ID,
     ClaimToken,
+    DueAt,
+    ExpiresAfter,
+    ExpiresAt,
     Fence,
     Milliseconds,
     Name,
@@ -32,7 +35,7 @@ from durabus.http.schema.fields import (
 )
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
-from durabus.model.statuses import Action, EventStatus
+from durabus.model.statuses import Action, EventStatus, ResultStatus
 
 LOG_ID_BITS = 20
 """The number of a log entry is made of its event's id and its place in the event's log: unique for ids below 2^43."""
@@ -53,6 +56,8 @@ class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
     metadata: dict[str, Any] | None = None
     priority: Priority = 0
     delay: Seconds = 0.0
+    at: DueAt | None = None
+    expires: ExpiresAfter | ExpiresAt | None = None
     max_retries: Retries | None = None
     parent_id: Uuid | None = None
     idempotency_key: Name | None = None
@@ -73,6 +78,8 @@ class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
             tags=split_tags(self.tags),
             priority=self.priority,
             delay=self.delay,
+            at=self.at,
+            expires=self.expires,
             max_attempts=self.max_retries or max_retries,
             parent_id=self.parent_id,
             idempotency_key=self.idempotency_key,
@@ -96,7 +103,7 @@ class EventDocument(msgspec.Struct, kw_only=True):
 
 
 class LogEntryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker did. Fields that an action does not use are omitted."""
+    """What a worker did. Fields that an action does not use are omitted. A caller that cancels has no ``worker_id``."""
 
     id: int
     event_id: int | None = None
@@ -109,10 +116,38 @@ class LogEntryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     created_at: str
 
 
+class StepDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A durable step of a handler, a sleep, or a wait for an event."""
+
+    name: str
+    attempts: int
+    execution_time_ms: float | None = None
+    value: Any = None
+    """What the step returned, if that has at most 4,096 characters as JSON; ``value_chars`` is its length."""
+    value_chars: int | None = None
+    sleeps_until: str | None = None
+    waits_for: str | None = None
+    """The event that the handler waits for, such as ``payment.settled where order_id=7``, while it has not come."""
+    waits_until: str | None = None
+
+
+class HandlerDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one handler did with the event. While its first attempt runs, only its steps are known."""
+
+    handler_id: str
+    status: ResultStatus
+    attempts: int | None = None
+    execution_time_ms: float | None = None
+    error: str | None = None
+    value: Any = None
+    steps: list[StepDocument] = msgspec.field(default_factory=list)
+
+
 class EventWithLogsDocument(EventDocument, kw_only=True, omit_defaults=True):
-    """An event, with what its workers did if ``include_logs`` is set."""
+    """An event, with what workers did if ``include_logs`` is set, and its handlers if ``include_results`` is set."""
 
     logs: list[LogEntryDocument] | None = None
+    handlers: list[HandlerDocument] | None = None
 
 
 class JobDocument(msgspec.Struct, kw_only=True):
@@ -275,11 +310,13 @@ def event_document(event: Event, max_retries: int) -> EventDocument:
     )
 
 
-def event_with_logs(event: Event, max_retries: int, entries: list[LogEntry] | None) -> EventWithLogsDocument:
+def event_with_logs(
+    event: Event, max_retries: int, entries: list[LogEntry] | None, handlers: list[HandlerDocument] | None
+) -> EventWithLogsDocument:
     """The document that ``GET /events/{id}`` returns."""
     plain = event_document(event, max_retries)
     logs = None if entries is None else log_documents(entries, with_event_id=False)
-    return EventWithLogsDocument(**msgspec.structs.asdict(plain), logs=logs)
+    return EventWithLogsDocument(**msgspec.structs.asdict(plain), logs=logs, handlers=handlers)
 
 
 def job_document(event: Event, max_retries: int) -> JobDocument:
@@ -311,12 +348,12 @@ def summary_document(event: Event) -> EventSummaryDocument:
 
 
 def log_documents(entries: list[LogEntry], *, with_event_id: bool) -> list[LogEntryDocument]:
-    """What workers did with an event. Entries without a worker, such as publishing, are omitted."""
+    """What workers did with an event, and that it was cancelled. Other entries without a worker are omitted."""
     return [
         LogEntryDocument(
             id=(entry.id << LOG_ID_BITS | place) & MAX_ID,
             event_id=entry.id if with_event_id else None,
-            worker_id=entry.worker_id,
+            worker_id=entry.worker_id or "",
             action=entry.action,
             status_code=entry.status_code,
             error_message=entry.reason if entry.action is Action.RESET else entry.error,
@@ -325,5 +362,5 @@ def log_documents(entries: list[LogEntry], *, with_event_id: bool) -> list[LogEn
             created_at=iso(entry.at_ts),
         )
         for place, entry in enumerate(entries)
-        if entry.worker_id is not None
+        if entry.worker_id is not None or entry.action is Action.CANCELLED
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -67,6 +68,12 @@ MAX_RETRIES_MEANS = (
 Retries = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS, description=MAX_RETRIES_MEANS)]
 RetryLimit = Annotated[int, Meta(description=MAX_RETRIES_MEANS)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+_WITH_ZONE = "ISO 8601 with a time zone."
+DueAt = Annotated[datetime, Meta(tz=True, description=_WITH_ZONE, examples=["2099-01-31T09:00:00Z"])]
+ExpiresAt = Annotated[datetime, Meta(tz=True, description=_WITH_ZONE, examples=["2100-01-31T09:00:00Z"])]
+ExpiresAfter = Annotated[
+    float, Meta(gt=0, le=MAX_SECONDS, description="Seconds after which no worker begins the event.")
+]
 Lease = Annotated[float, Meta(gt=0, le=MAX_LEASE, description="Seconds.")]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for work.")]
 Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MILLISECONDS)]

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from durabus.clock import Clock
 from durabus.errors import ConfigurationError
 from durabus.store.features import Features
+from durabus.store.processes import RENEWED_EVERY
 from durabus.stores.kafka.layout import KafkaLayout
 from durabus.stores.kafka.transport import KafkaTransport
 from durabus.stores.replicated_log.options import Options, options_from_url
@@ -22,6 +23,8 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
+    sees_ended_processes=True,
+    presence_renewed_every=RENEWED_EVERY,
     minimum_lease=1.0,  # a renewal must travel to the broker and back in time
 )
 DRIVER = "client."

@@ -1,4 +1,4 @@
-"""The queue of one bus: which event is next, which ones wait, which lease ends first; and its ordering keys."""
+"""The queue of one bus: which event is next, which lease ends first; its ordering keys, and offered handlers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from durabus.lifecycle.handlers import has_offers, runs_under
 from durabus.lifecycle.state import EventState
 from durabus.model.event import Event
 from durabus.model.statuses import EventStatus
@@ -80,6 +81,9 @@ class BusQueue:
         self._leases: list[tuple[float, int]] = []
         self.live: set[int] = set()
         self.history: dict[int, None] = {}
+        """COMPLETED and CANCELLED events."""
+        self.cancelled: set[int] = set()
+        """The CANCELLED ones of these."""
         self._ordering_keys = OrderingKeys()
 
     def pending(self, event: Event, now: float) -> None:
@@ -174,3 +178,33 @@ class BusQueue:
             if state is not None and state.event.status is status:
                 return
             pop(entries)
+
+
+class Offers:
+    """The events of each bus that have handlers which are offered or claimed by themselves."""
+
+    def __init__(self, states: Mapping[int, EventState]) -> None:
+        self._states = states
+        self._by_bus: dict[str, set[int]] = {}
+        """Events that have no such handler any more may be among them."""
+
+    def note(self, state: EventState) -> None:
+        """Remember an event with offered handlers, so that a worker that asks for such handlers finds it."""
+        if has_offers(state):
+            self._by_bus.setdefault(state.event.bus, set()).add(state.event.id)
+
+    def all(self) -> list[EventState]:
+        """Return the events of all buses with offered or claimed handlers."""
+        return [self._states[id_] for bus in list(self._by_bus) for id_ in self.of(bus)]
+
+    def runs_under(self, lock_key: str, now: float) -> bool:
+        """Return whether a handler that was claimed under the lock of a serial mode may still run."""
+        return any(runs_under(state, lock_key, now) for state in self.all())
+
+    def of(self, bus: str) -> list[int]:
+        """Return the events of a bus with offered or claimed handlers, in order, and forget the others."""
+        known = self._by_bus.pop(bus, ())
+        found = sorted(id_ for id_ in known if id_ in self._states and has_offers(self._states[id_]))
+        if found:
+            self._by_bus[bus] = set(found)
+        return found

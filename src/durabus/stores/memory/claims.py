@@ -1,4 +1,4 @@
-"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events."""
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires, resets and cancels events."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from itertools import islice
 from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, LeaseLost
-from durabus.lifecycle.handlers import claim_lock, renew_lock
-from durabus.lifecycle.state import Applied, EventCommand, Grant, LockState, Refused, Renew, Reset, Start
+from durabus.lifecycle.handlers import claim_lock, renew_lock, void_handlers_under
+from durabus.lifecycle.state import Applied, EventCommand, Grant, LockState, Refused, Renew, Reset, Revoke, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
-from durabus.model.settlement import Settled, Settlement
+from durabus.model.settlement import Release, Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.stores.memory.bus_queue import BusQueue
-from durabus.stores.memory.core import MemoryCore, lock_claim
+from durabus.stores.memory.core import MemoryPublishing, lock_claim
 
 
-class MemoryClaims(MemoryCore):
+class MemoryClaims(MemoryPublishing):
     """Implements ``store.claims.Claims`` in memory."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
@@ -58,7 +58,9 @@ class MemoryClaims(MemoryCore):
         with self._lock:
             self._check_open()
             now = self._clock.now()
-            outcomes = [self._settle(settlement, now, with_entry=with_entries) for settlement in settlements]
+            applied: list[Settlement] = []
+            outcomes = [self._settle(one, now, applied, with_entry=with_entries) for one in settlements]
+            self._add_children(applied, now)
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
@@ -85,6 +87,17 @@ class MemoryClaims(MemoryCore):
             self._apply(state, applied, now)
             return applied.state.event
 
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        with self._lock:
+            self._check_open()
+            now, state = self._clock.now(), self._known(ref)
+            applied = transition(state, Revoke(stored_text(reason)), now)
+            if isinstance(applied, Refused):
+                return state.event
+            self._apply(state, applied, now)
+            self._free_handler_locks(state, applied.state)
+            return applied.state.event
+
     def _current_claim(self, id_: int) -> ClaimRef | None:
         state = self._states.get(id_)
         if state is None:
@@ -99,7 +112,9 @@ class MemoryClaims(MemoryCore):
         queue = self._bus_queue(request.bus)
         self._expire(queue, request.max_attempts, now)
         key = event_lock_key(request.mode, request.bus)
-        if key is not None and isinstance(self._try_lock(key, request, now), Refused):
+        if key is not None and (
+            isinstance(self._try_lock(key, request, now), Refused) or self._offers.runs_under(key, now)
+        ):
             return []
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
@@ -114,6 +129,8 @@ class MemoryClaims(MemoryCore):
                 self._apply(state, applied, now)
                 results = state.results if state.handlers else ()
                 claims.append(Claim(applied.state.event, request.token, results, revision))
+        if claims:
+            self._saw_process(request.token, now)
         return claims
 
     def _candidates(self, queue: BusQueue, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
@@ -158,6 +175,8 @@ class MemoryClaims(MemoryCore):
         if not isinstance(lock, Refused):
             self._last_fence = max(self._last_fence, lock.fence)
             self._take_lock(lock, now, request.max_attempts)
+            for state in self._offers.all():
+                self._states[state.event.id] = void_handlers_under(state, key, now)
             self._event_locks[request.token] = lock_claim(lock, request.token)
 
     def _command(self, ref: ClaimRef, command: EventCommand, now: float) -> Applied | LeaseLost:
@@ -184,13 +203,24 @@ class MemoryClaims(MemoryCore):
                 self._event_locks[ref.token] = replace(claimed, expires_ts=renewed.expires_ts)
         return now + lease
 
-    def _settle(self, settlement: Settlement, now: float, *, with_entry: bool = False) -> Settled | LeaseLost:
+    def _settle(
+        self, settlement: Settlement, now: float, applied: list[Settlement], *, with_entry: bool = False
+    ) -> Settled | LeaseLost:
+        """End a claim, and note in ``applied`` a settlement that took effect and has to do with children."""
         before = self._states.get(settlement.ref.id)
+        if settlement.results:
+            settlement = self._waits.with_stored(settlement)
         done = self._command(settlement.ref, settlement, now)
         if isinstance(done, LeaseLost):
             return done
+        if settlement.results:
+            self._waits.note(done.state)
         if before is not None and before.handlers:
             self._free_handler_locks(before, done.state)
+        if done.records and (settlement.children or (isinstance(settlement, Release) and settlement.until_children)):
+            applied.append(settlement)
+        if settlement.results:
+            self._offers.note(done.state)
         settled = done.state.settled
         if settled is None:
             raise ConfigurationError("the lifecycle returned no outcome for a settlement: a bug, report it")

@@ -14,6 +14,7 @@ GUARANTEES = Guarantees(
     order="claims by priority, then by id. The log is the order of the calls.",
     unknown_outcome="does not happen: a call returns or raises before another call sees its effect.",
     clock="the host's.",
+    takeover="never: the events end with the process.",
     wake_up="at once, within the process.",
     limits="memory; the store keeps `max_history` COMPLETED events of a bus (default 10,000).",
     not_for="anything that must outlive the process.",
@@ -29,6 +30,7 @@ GUARANTEES = Guarantees(
         "clock": (
             "conformance/test_real_time.py::TestMemoryStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
         ),
+        "takeover": (f"{SUITE}::test_a_store_that_does_not_see_the_end_of_processes_says_so",),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": ("docs/test_guarantees.py::test_the_memory_store_keeps_as_many_completed_events_as_configured",),
         "not_for": ("not tested: nothing is promised",),

@@ -37,23 +37,28 @@ class MemoryLog:
     def page(self, after: str, until: str | None, limit: int) -> LogPage:
         """Return the entries after one position and up to another."""
         self._sweep()
-        first = bisect_right(self._old_numbers, self._number(after))
-        last = len(self._old) if until is None else bisect_right(self._old_numbers, self._number(until))
+        first = bisect_right(self._old_numbers, self.number(after))
+        last = len(self._old) if until is None else bisect_right(self._old_numbers, self.number(until))
         entries = [self._entry(index) for index in range(first, min(last, first + limit))]
         return LogPage(entries, entries[-1].position if entries else after)
 
     def cut(self, after: str, until: str, rows: int, limit: int) -> list[str]:
         """Return the ends of the pieces of ``rows`` entries between two positions."""
         self._sweep()
-        first = bisect_right(self._old_numbers, self._number(after))
-        last = bisect_right(self._old_numbers, self._number(until))
+        first = bisect_right(self._old_numbers, self.number(after))
+        last = bisect_right(self._old_numbers, self.number(until))
         starts = range(first, last, max(rows, 1))[: max(limit, 0)]
         return [str(self._old_numbers[min(start + max(rows, 1), last) - 1]) for start in starts]
 
     def records(self, until: str) -> list[Record]:
         """Return all records up to a position."""
         self._sweep()
-        return self._old[: bisect_right(self._old_numbers, self._number(until))]
+        return self._old[: bisect_right(self._old_numbers, self.number(until))]
+
+    def after(self, number: int) -> set[int]:
+        """Return the ids of the events that have a record after this number."""
+        self._sweep()
+        return {record.event.id for record in self._old[bisect_right(self._old_numbers, number) :]}
 
     def drop(self, ids: set[int], *, until: str, before_ts: float) -> None:
         """Delete the entries of these events that lie at or before both a position and an instant."""
@@ -85,13 +90,19 @@ class MemoryLog:
     def count_after(self, after: str) -> int:
         """Return how many entries follow a position."""
         self._sweep()
-        return len(self._old_numbers) - bisect_right(self._old_numbers, self._number(after))
+        return len(self._old_numbers) - bisect_right(self._old_numbers, self.number(after))
 
     @property
     def head(self) -> str:
         """The position of the newest entry."""
         self._sweep()
         return str(self._old_numbers[-1]) if self._old_numbers else START
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether any record was ever deleted."""
+        self._sweep()
+        return len(self._old) < self._before_tail
 
     @property
     def last_given(self) -> str:
@@ -101,10 +112,11 @@ class MemoryLog:
     def _entry(self, index: int) -> LogEntry:
         return self._old[index].entry(str(self._old_numbers[index]))
 
-    def _number(self, position: str) -> int:
+    def number(self, position: str) -> int:
+        """Return the number of a position. Raises ``InvalidEventError`` for a position that this log did not give."""
         if position == START:
             return 0
-        if not (position.isascii() and position.isdigit()) or int(position) > self._before_tail:
+        if not (position.isascii() and position.isdigit()) or int(position) > self._before_tail + len(self._tail):
             raise InvalidEventError(f"position={position!r}: not one that this log gave; begin with the empty string")
         return int(position)
 

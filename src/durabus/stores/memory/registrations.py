@@ -1,13 +1,19 @@
-"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers."""
+"""``durabus.store.registrations.Registrations`` and ``durabus.store.processes.Processes``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from durabus.lifecycle.handlers import end_handler_claims, end_lock
+from durabus.lifecycle.state import Applied, Expire
+from durabus.lifecycle.transition import transition
+from durabus.model.claim import incarnation_of
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
-from durabus.stores.memory.core import MemoryCore, Registration
+from durabus.store.processes import PRESENT_FOR, EndedProcesses
+from durabus.stores.memory.core import MemoryCore, Registration, holders_of
 
 
 class MemoryRegistrations(MemoryCore):
@@ -90,6 +96,50 @@ class MemoryRegistrations(MemoryCore):
         if bus not in self._revisions or _patterns(before) != _patterns(after):
             self._last_revision += 1
             self._revisions[bus] = str(self._last_revision)
+
+
+class MemoryProcesses(MemoryCore):
+    """Implements ``store.processes.Processes`` in memory, where the presence of a process is renewed."""
+
+    async def show_presence(self, incarnation: str) -> bool:
+        with self._lock:
+            self._check_open()
+            self._saw_process(incarnation, self._clock.now())
+            return self.features.sees_ended_processes
+
+    async def withdraw_presence(self, incarnation: str) -> None:
+        with self._lock:
+            self._check_open()
+            self._processes.pop(incarnation, None)
+
+    async def ended_processes(self) -> EndedProcesses:
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            silent = [name for name, seen_ts in self._processes.items() if seen_ts + PRESENT_FOR <= now]
+            holders = holders_of(self._locks, self._held, self._offers, now) if silent else set()
+            left = [seen_ts + PRESENT_FOR - now for seen_ts in self._processes.values() if seen_ts + PRESENT_FOR > now]
+            return EndedProcesses([name for name in silent if name in holders], min(left, default=PRESENT_FOR))
+
+    async def end_process(self, incarnation: str, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            if self._processes.get(incarnation, -math.inf) + PRESENT_FOR > now:
+                return 0
+            held = [id_ for token, ids in self._held.items() if incarnation_of(token) == incarnation for id_ in ids]
+            for id_ in sorted(held)[:limit]:
+                state = self._states[id_]
+                applied = transition(state, Expire(max_attempts, incarnation), now)
+                if isinstance(applied, Applied):
+                    self._apply(state, applied, now)
+            for state in self._offers.all():
+                self._states[state.event.id] = end_handler_claims(state, incarnation, now)
+            for key, lock in self._locks.items():
+                self._locks[key] = end_lock(lock, incarnation, now)
+            if len(held) <= limit:
+                self._processes.pop(incarnation, None)
+            return min(len(held), limit)
 
 
 def _patterns(handlers: dict[tuple[str, str], Registration]) -> dict[tuple[str, str], str]:

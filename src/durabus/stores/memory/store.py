@@ -8,23 +8,24 @@ from collections.abc import Iterable, Sequence
 from durabus.clock import Clock
 from durabus.errors import LeaseLost
 from durabus.lifecycle.state import Refused, Requeue
-from durabus.lifecycle.transition import check_requeue, publish, transition
+from durabus.lifecycle.transition import check_requeue, transition
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event, NewEvent
-from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows, row_of
+from durabus.model.log_entry import LogArchives, LogEntry, LogHold, LogPage, LogRows, row_of
 from durabus.model.pattern import matches
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.statuses import LIVE, Action, EventStatus
+from durabus.model.statuses import HISTORY, LIVE, EventStatus
 from durabus.store.events import EventRef
 from durabus.store.features import require
-from durabus.store.log import START
+from durabus.store.log import ARCHIVE, START
 from durabus.stores.memory.claims import MemoryClaims
-from durabus.stores.memory.core import MemoryCore
-from durabus.stores.memory.registrations import MemoryRegistrations
+from durabus.stores.memory.core import MemoryCore, MemoryPublishing
+from durabus.stores.memory.registrations import MemoryProcesses, MemoryRegistrations
 from durabus.stores.memory.results import MemoryResults
+from durabus.stores.wakeups import ENDS
 
 
-class MemoryEvents(MemoryCore):
+class MemoryEvents(MemoryPublishing):
     """Implements ``store.events.Events`` in memory."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
@@ -33,7 +34,9 @@ class MemoryEvents(MemoryCore):
         with self._lock:
             self._check_open()
             now = self._clock.now()
-            return [self._add(one, now) for one in new]
+            ids = [self._add(one, now) for one in new]
+            # Only now: a later event of the batch may have met the wait of a known one.
+            return [self._states[id_].event for id_ in ids]
 
     async def get_event(self, ref: EventRef) -> Event | None:
         return (await self.get_events([ref]))[0]
@@ -79,8 +82,9 @@ class MemoryEvents(MemoryCore):
             self._check_open()
             cutoff = self._clock.now() - older_than
             old = [id_ for id_ in sorted(self._bus_queue(bus).history) if self._states[id_].event.updated_ts <= cutoff]
-            self._forget_completed(self._bus_queue(bus), old[:limit])
-            return len(old[:limit])
+            going = self._archived(old)[:limit]
+            self._forget_history(self._bus_queue(bus), going)
+            return len(going)
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
         with self._lock:
@@ -95,28 +99,15 @@ class MemoryEvents(MemoryCore):
             processing = sum(bus is None or one == bus for one in held)
             dead = [self._states[id_].event for id_ in self._dead]
             failed = [event.status is EventStatus.FAILED for event in dead if bus is None or event.bus == bus]
+            cancelled = sum(len(queue.cancelled) for queue in queues)
             return Counts(
                 pending=sum(len(queue.live) for queue in queues) - processing,
                 processing=processing,
-                completed=sum(len(queue.history) for queue in queues),
+                completed=sum(len(queue.history) for queue in queues) - cancelled,
                 completed_with_errors=len(failed) - sum(failed),
                 failed=sum(failed),
+                cancelled=cancelled,
             )
-
-    def _add(self, new: NewEvent, now: float) -> Event:
-        known = self._ids.get(new.event_id)
-        if known is None and new.idempotency_key is not None:
-            known = self._keys.get((new.bus, new.idempotency_key))
-        if known is not None:
-            return self._states[known].event
-        applied = publish(new, self._next_id, now)
-        self._next_id += 1
-        event = applied.state.event
-        self._ids[event.event_id] = event.id
-        if event.idempotency_key is not None:
-            self._keys[event.bus, event.idempotency_key] = event.id
-        self._apply(None, applied, now)
-        return event
 
 
 def _meets(event: Event, query: EventQuery) -> bool:
@@ -149,10 +140,12 @@ class MemoryLogVerbs(MemoryCore):
             self._check_open()
             return self._log.cut(after, until, rows, limit)
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
         with self._lock:
             self._check_open()
             before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
+            archives = (position for name, position in self._archives().items() if name != ignoring)
+            until = min((until, *archives), key=self._log.number)
             ended: dict[int, str] = {}
             unknown: dict[int, None] = {}
             for record in self._log.records(until):
@@ -160,10 +153,10 @@ class MemoryLogVerbs(MemoryCore):
                     continue
                 if record.event.id not in self._states:
                     unknown[record.event.id] = None
-                elif record.action is Action.COMPLETED:
+                elif record.event.status in HISTORY:
                     ended[record.event.id] = record.event.bus
             for id_, bus in list(ended.items())[: max(limit, 0)]:
-                self._forget_completed(self._bus_queue(bus), [id_])
+                self._forget_history(self._bus_queue(bus), [id_])
             self._log.drop(set(list(unknown)[: max(limit, 0)]), until=until, before_ts=before_ts)
             return entries - self._log.count_after(START)
 
@@ -191,18 +184,28 @@ class MemoryLogVerbs(MemoryCore):
             state = self._state(ref)
             return [] if state is None else self._log.trail(state.event.id)
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
         with self._lock:
             self._check_open()
             held = self._locks.get(lock.key)
             if held is None or held.token != lock.token or held.fence != lock.fence:
                 raise LeaseLost(lock.key, "the lock is not held by this claim")
+            if position is None:
+                self._positions.pop(name, None)
+                return
+            if name.startswith(ARCHIVE):
+                self._log.number(position)
             self._positions[name] = position
 
     async def read_position(self, name: str) -> str:
         with self._lock:
             self._check_open()
             return self._positions.get(name, START)
+
+    async def read_archives(self) -> LogArchives:
+        with self._lock:
+            self._check_open()
+            return LogArchives(positions=self._archives(), trimmed=self._log.is_trimmed)
 
 
 class MemoryDeadLetters(MemoryCore):
@@ -254,7 +257,9 @@ class MemoryDeadLetters(MemoryCore):
             return gone
 
 
-class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults, MemoryLogVerbs, MemoryDeadLetters):
+class MemoryStore(
+    MemoryRegistrations, MemoryProcesses, MemoryEvents, MemoryClaims, MemoryResults, MemoryLogVerbs, MemoryDeadLetters
+):
     """A store in the memory of this process. Its events are gone when the process ends."""
 
     @classmethod
@@ -295,3 +300,21 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
         finally:
             self._waiting.remove(bus, hint)
         return True
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ARG002, ASYNC109  (the contract's names)
+        """See ``EventStore``: every end wakes all nodes, because all of them are in this process."""
+        with self._lock:
+            self._check_open()
+            hint = self._waiting.add(ENDS)
+        try:
+            async with asyncio.timeout(timeout):
+                await hint
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.remove(ENDS, hint)
+        return True
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:  # noqa: ARG002  (the contract's name)
+        """See ``EventStore``: the end itself has woken them."""
+        self._check_open()

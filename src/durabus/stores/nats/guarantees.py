@@ -1,7 +1,7 @@
 """What the NATS store promises."""
 
 from durabus.store.guarantees import CRASHES, Guarantees
-from durabus.stores.replicated_log.store import SHOWN_BY
+from durabus.stores.replicated_log.options import SHOWN_BY
 
 SUITE = "conformance/test_nats.py::TestNatsStore"
 BROKER = "nats/test_broker.py::TestNats"
@@ -21,6 +21,10 @@ GUARANTEES = Guarantees(
         "`StoreUnavailableError`: repeat the call, which takes effect once."
     ),
     clock="the time that the server wrote on each record, never backwards.",
+    takeover=(
+        "within three seconds after kill -9. A process that is frozen or cut off for 2.5 s is taken over too: its "
+        "handler may overlap with the next one, and fences refuse its writes."
+    ),
     wake_up="at once: every node reads the log.",
     limits=(
         "every node has all live events and `max_history` COMPLETED ones of each bus in memory; events up to the "
@@ -50,6 +54,10 @@ GUARANTEES = Guarantees(
             *SHOWN_BY["unknown_outcome"],
         ),
         "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
+        "takeover": (
+            "processes/test_takeover.py::test_the_events_of_a_killed_process_are_taken_over_at_once[nats]",
+            f"{SUITE}::test_the_fence_decides_if_the_process_was_wrongly_taken_for_dead",
+        ),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": (
             *SHOWN_BY["limits"],

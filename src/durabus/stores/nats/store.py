@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from durabus.clock import Clock
 from durabus.errors import ConfigurationError
 from durabus.store.features import Features
+from durabus.store.processes import RENEWED_EVERY
 from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.transport import NatsTransport
 from durabus.stores.replicated_log.options import options_from_url
@@ -21,6 +22,8 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
+    sees_ended_processes=True,
+    presence_renewed_every=RENEWED_EVERY,
     minimum_lease=0.5,  # a renewal must travel to the broker and back in time
 )
 REPLICAS = {"replicas": "copies of each stream"}

@@ -37,6 +37,7 @@ async def examine(url: str) -> list[Finding]:
     connection = await connect(address)
     try:
         return [
+            *_presence(address),
             *await _settings(connection),
             *await _replicas(connection),
             *await _schema(connection, address),
@@ -47,6 +48,13 @@ async def examine(url: str) -> list[Finding]:
         raise store_error(error, address.shown) from error
     finally:
         await let_go(connection)
+
+
+def _presence(address: PostgreSQLAddress) -> list[Finding]:
+    if address.listen:
+        return []
+    advice = "workers poll, and events of a killed process come back when their lease is over: leave it out, if you can"
+    return [Finding(level="note", setting="listen", value="off", advice=advice)]
 
 
 async def _settings(connection: Connection) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events.
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires, resets and cancels events.
 
 A claim is one call of one function in the database, which also completes the events before it. If a lease is over or a
 holder left its lock, the function only says so; then a transaction takes them back first (``claim_the_long_way``).
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from durabus.clock import Clock, monotonic
 from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
-from durabus.lifecycle.state import NOT_YOURS, Applied, Refused, Reset, Start
+from durabus.lifecycle.state import NOT_YOURS, Applied, Refused, Reset, Revoke, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
@@ -27,13 +27,11 @@ from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore, in_transaction_of
 from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.postgresql.locks import void_lock
-from durabus.stores.postgresql.publishing import id_of
+from durabus.stores.postgresql.publishing import get_events, id_of
 from durabus.stores.postgresql.settlements import (
     NOT_PLAIN,
     Changes,
-    completed,
     expire,
-    get_events,
     is_plain,
     load,
     load_handlers,
@@ -42,7 +40,8 @@ from durabus.stores.postgresql.settlements import (
     settle_events,
     settle_in_stretches,
 )
-from durabus.stores.sql.changes import NO_EVENT
+from durabus.stores.postgresql.waits import check_waits
+from durabus.stores.sql.changes import NO_EVENT, completed
 from durabus.stores.sql.rows import Row, claimed_event, entry_of, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
@@ -145,8 +144,11 @@ async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) 
                 found = await session.all("expired_events", request.bus, await session.now(), EXPIRE_AT_ONCE)
                 await expire(session, found, request.max_attempts)
                 expired = False
+            case "waits":
+                await check_waits(session, request.bus)
+                expired = False
             case "lock":
-                await void_lock(session, event_lock_key(request.mode, request.bus) or "", request.max_attempts)
+                await void_lock(session, event_lock_key(request.mode, request.bus) or "", request)
             case _:
                 return await claims_of(session, request, rows)
     return []
@@ -265,7 +267,10 @@ class PostgreSQLClaims(PostgreSQLCore):
         return await self._write(take)
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda session: _reset(session, ref, stored_text(reason)))
+        return await self._write(lambda session: _take_away(session, ref, Reset(stored_text(reason))))
+
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        return await self._write(lambda session: _take_away(session, ref, Revoke(stored_text(reason))))
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
         """Settle and claim in one statement if all settlements are plain. Else the lifecycle settles first."""
@@ -367,16 +372,18 @@ async def _renew(session: PostgreSQLSession, refs: Sequence[ClaimRef], lease: fl
     return answer
 
 
-async def _reset(session: PostgreSQLSession, ref: EventRef, reason: str) -> Event:
+async def _take_away(session: PostgreSQLSession, ref: EventRef, command: Reset | Revoke) -> Event:
+    """Reset or cancel an event. An event that the command does not apply to is returned unchanged."""
     id_ = await id_of(session, ref)
     stored = (await load(session, [id_])).get(id_) if id_ is not None else None
     event = stored.state.event if stored is not None else (await get_events(session, [id_ or 0])).get(id_ or 0)
     if event is None:
         raise EventNotFound(ref)
-    applied = None if stored is None else transition(stored.state, Reset(reason), await session.now())
+    applied = None if stored is None else transition(stored.state, command, await session.now())
     if stored is None or not isinstance(applied, Applied):
         return event
     changes = Changes()
     after = changes.apply(stored, applied)
+    changes.free_handler_locks(stored.state, applied.state)
     await changes.write(session)
     return after.state.event

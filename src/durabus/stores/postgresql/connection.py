@@ -185,6 +185,7 @@ class Pool:
         self._address = address
         self._size = size
         self._idle: list[Connection] = []
+        self._unwanted: set[Connection] = set()
         self._open = 0
         self._closed = False
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -215,12 +216,21 @@ class Pool:
 
     def give_back(self, connection: Connection, *, usable: bool = True) -> None:
         """Return a connection to the pool. An unusable one is closed; the next call gets a new one."""
-        if usable and not connection.is_closed():
+        if usable and not connection.is_closed() and connection not in self._unwanted:
             self._idle.append(connection)
         else:
+            self._unwanted.discard(connection)
             self._retire(connection)
         self._wake()
         self._left()
+
+    def replace(self, connection: Connection) -> None:
+        """Close a connection of the pool as soon as no call uses it. The next call gets a new one."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+            self._retire(connection)
+        elif not connection.is_closed():
+            self._unwanted.add(connection)
 
     async def run(self, call: Callable[[Connection], Awaitable[T]]) -> T:
         """Run a call on a connection. Repeats it after a conflict, and on a new connection after its own was lost."""

@@ -57,6 +57,7 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
+    sees_ended_processes=True,
 )
 
 _NEW, _OPEN, _CLOSED = range(3)

@@ -14,8 +14,8 @@ from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.events import forget_dead
-from durabus.stores.postgresql.publishing import ids_of
-from durabus.stores.postgresql.settlements import Changes, get_events, load_handlers
+from durabus.stores.postgresql.publishing import get_events, ids_of
+from durabus.stores.postgresql.settlements import Changes, load_handlers
 from durabus.stores.sql.changes import StoredEvent, purge_ids_in_parts, purge_in_parts
 from durabus.stores.sql.rows import event_of
 

@@ -12,13 +12,13 @@ from typing import Any
 from durabus.model.event import Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
-from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
+from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore, in_transaction_of
 from durabus.stores.postgresql.layout import columns
-from durabus.stores.postgresql.publishing import add_events, id_of, known_events
-from durabus.stores.postgresql.settlements import COUNTED, get_events, load, note_counts
+from durabus.stores.postgresql.publishing import add_events, get_events, id_of, known_events, note_counts
+from durabus.stores.postgresql.settlements import COUNTED, load
 from durabus.stores.sql.changes import AT_ONCE, in_parts
 from durabus.stores.sql.rows import Row, event_of
 
@@ -51,7 +51,7 @@ async def find(session: PostgreSQLSession, query: EventQuery) -> EventPage:
         found += await _ask(session, query, "find_live", _TAGS)
     if wanted & DEAD_LETTER:
         found += await _ask(session, query, "find_dead", _TAGS)
-    if EventStatus.COMPLETED in wanted:
+    if wanted & HISTORY:
         found += await _ask(session, query, "find_completed", _JSON_TAGS)
     found.sort(key=lambda event: event.id, reverse=True)
     if len(found) <= query.limit:
@@ -115,6 +115,9 @@ async def remove_event(session: PostgreSQLSession, ref: EventRef) -> bool:
     if stored is not None:
         event = stored.state.event
         await session.all("forget_live_events", [id_])
+        if event.parent_id is not None:
+            rows = await session.all("wake_parents", session.channel, [event.parent_id])
+            session.woken |= {bus for (bus,) in rows}
         if stored.lock_key is not None:
             await session.all("free_event_locks", [stored.lock_key], [stored.state.token])
             session.woken.add(event.bus)
@@ -211,6 +214,7 @@ class PostgreSQLEvents(PostgreSQLCore):
             completed=int(row[2]),
             completed_with_errors=int(row[3]),
             failed=int(row[4]),
+            cancelled=int(row[5]),
         )
 
     async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
@@ -219,8 +223,8 @@ class PostgreSQLEvents(PostgreSQLCore):
         return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two calls for one bus, the first gets the number
 
     async def _trim(self, ids: Sequence[int]) -> int:
-        """Trim events that were found without locks: a COMPLETED event stays COMPLETED until it is deleted."""
+        """Trim events that were found without locks: an event of the history stays as it is until it is deleted."""
         trimmed = 0
         for part in in_parts(ids):
-            trimmed += (await self._ask("trim_completed", part))[0][0]
+            trimmed += (await self._ask("trim_completed", part, ""))[0][0]
         return trimmed

@@ -22,6 +22,11 @@ GUARANTEES = Guarantees(
         "`StoreUnavailableError`: repeat it."
     ),
     clock="the server's.",
+    takeover=(
+        "within a second after kill -9: an advisory lock ends with the session of the process. A process that is "
+        "frozen or cut off keeps its lease until the server gives up its connection. A process that loses only the "
+        "connection with the lock takes the lock on another one. With `?pooler=on` only the lease counts."
+    ),
     wake_up="LISTEN/NOTIFY, with the worker's poll behind it; `?pooler=on` leaves only the poll.",
     limits="readers of the log wait for the oldest open transaction; vacuum must run.",
     not_for="a read-only standby: do not point the store at one.",
@@ -46,6 +51,12 @@ GUARANTEES = Guarantees(
             "postgresql/test_connections.py::test_nothing_is_lost_or_done_twice_while_connections_are_cut",
         ),
         "clock": ("postgresql/test_clock.py::test_a_lease_ends_by_the_servers_clock",),
+        "takeover": (
+            "processes/test_takeover.py::test_the_events_of_a_killed_process_are_taken_over_at_once[postgresql]",
+            "processes/test_takeover.py::test_a_frozen_process_keeps_its_claims[postgresql]",
+            "postgresql/test_processes.py::test_a_process_that_cannot_connect_again_lives_on_its_other_connections",
+            "postgresql/test_processes.py::test_a_restart_of_the_server_takes_nothing_from_processes_that_live",
+        ),
         "wake_up": (
             "postgresql/test_listening.py::test_a_publish_wakes_another_process_at_once",
             "postgresql/test_listening.py::test_without_listening_own_events_still_wake_and_others_wait_for_the_poll",

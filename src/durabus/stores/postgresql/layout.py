@@ -12,7 +12,7 @@
     ┌──────────────────────────┐ known: the event_id is taken as long as the event exists.
     │ published                │ A unique index needs one table, so this one has no partitions
     ├──────────────────────────┤
-    │ event_log, partitioned   │ completed: the COMPLETED entry that *is* the event from now on
+    │ event_log, partitioned   │ completed: the COMPLETED or CANCELLED entry that *is* the event from now on
     │ event_log_20260101 …     │ (payload, errors, results), until trimmed or removed
     │ event_log_rest           │ entries that fit no daily partition
     └──────────────────────────┘
@@ -30,19 +30,27 @@
           0 events_delayed    (bus, due_at)             PENDING: what a claim moves to part 2 first
             events_leased     (bus, lease_expires_at)   PROCESSING: what a claim takes back first
             events_id         (id), unique              settling, renewing; no primary key, see the migration
-            events_token      (token)                   the repeat of a claim
+            events_token      (token)                   the repeat of a claim, the claims of a process
             events_tags       tags, GIN                 claims by a rare tag
             published_event   (event_id), unique        known: publishing twice stores one; get_event by name
             event_log_event   (id)                      the trail of an event, its last settlement
             event_log_completed (bus, id)               completed: find, trim
             *_position        (tx, position)            readers of the log
-            *_parent          (parent_id)               children
+            event_results_offered (handler_id, lease_expires_at)  offered handlers, and those under a claim
+            event_results_token (token)                 the repeat of a claim on offered handlers
+            event_results_locked (lock_key, lease_expires_at)  handlers that keep the lock of a serial mode
+            *_parent          (parent_id)               children; the last one to end wakes a parent that waits
 
     idempotency_keys     (bus, idempotency_key) -> id     as long as the event is known
     event_results        (id, handler_id)                 only if a handler reported; events.has_results says so
+                         event_results_waiting            WAITING: waits by bus, type, names of fields, and values
+    unchecked_waits      (bus, id, handler_id)            new waits, until no publisher can have missed them
+    event_log.results    the results at the end           a JSON list, or a JSON string: the only handler, which
+                                                          succeeded at its first call in execution_time_ms
     locks                key -> fence, token, expires_at  event:global, event:bus:…, handler:event:…, and callers' own
     event_counts         how many events of each status a bus has, and event_count_notes: what changed since
     event_buses, event_handlers, positions                registrations; saved positions of log readers
+    processes            processes that hold the advisory lock of their incarnation as long as they live
     subscriptions        a view of event_handlers with the column names of the design document
     installation         tells this schema from one of the same name in another database
     durabus_migrations, durabus_objects                   the steps that were applied, and what they made
@@ -111,7 +119,7 @@ COLUMNS = {
     # the order that rows.handler_of unpacks
     "{result}": (
         "handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, "
-        f"{_instant('lease_expires_at')}, token, settled_token"
+        f"{_instant('lease_expires_at')}, token, settled_token, lock_key"
     ),
 }
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from durabus.errors import LeaseLost
-from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler
+from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler, void_handlers_under
 from durabus.lifecycle.state import LockState, Refused
-from durabus.model.claim import LockClaim, handler_lock_key
+from durabus.model.claim import ClaimRequest, LockClaim, handler_lock_key
 from durabus.model.limits import check_name
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.layout import instant
+from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.settlements import Changes, expire, load_one
+from durabus.stores.postgresql.settlements import Changes, expire, load, load_one
 from durabus.stores.sql.rows import lock_claim_of, lock_of
 
 KEPT_FOR = 86_400.0
@@ -34,12 +36,48 @@ async def grant(session: PostgreSQLSession, key: str, *, worker_id: str, token: 
     return await put_lock(session, taken)
 
 
-async def void_lock(session: PostgreSQLSession, key: str, max_attempts: int | None) -> None:
-    """Free an expired lock. Its holder loses what it claimed with it: events, or a handler."""
+async def grant_all(
+    session: PostgreSQLSession, keys: Sequence[str], *, worker_id: str, token: str, lease: float
+) -> list[str]:
+    """Take the locks that the lifecycle allows, and return their keys. The number of statements is always the same."""
+    if not keys:
+        return []
+    now, ordered = await session.now(), sorted(keys)
+    await session.all("take_advisory_locks", ordered)
+    held = {lock.key: lock for lock in map(lock_of, await session.all("get_locks", ordered))}
+    granted: list[LockState] = []
+    for key in ordered:
+        before = held.get(key)
+        lock = claim_lock(before, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=now)
+        if isinstance(lock, Refused):
+            continue
+        if before is not None and before.token not in (None, token):
+            await _void(session, before, None)
+        granted.append(lock)
+    rows = [(lock.key, worker_id, token, instant(lock.expires_ts)) for lock in granted]
+    if rows:
+        await session.all("put_locks", *columns(rows))
+        await session.all("sweep_locks", now - KEPT_FOR)
+    return [lock.key for lock in granted]
+
+
+async def void_lock(session: PostgreSQLSession, key: str, request: ClaimRequest) -> None:
+    """Free an expired lock. Its holder loses what it claimed with it: events, or a handler; so do late handlers."""
     held = await get_lock(session, key)
-    if held is not None and held.token is not None and held.expires_ts <= await session.now():
-        await _void(session, held, max_attempts)
+    others = held is not None and held.token not in (None, request.token)
+    if held is not None and others and held.expires_ts <= await session.now():
+        await _void(session, held, request.max_attempts)
         await session.all("put_lock", key, held.fence, held.worker_id, None, await session.now())
+    await _void_handlers(session, key)
+
+
+async def _void_handlers(session: PostgreSQLSession, key: str) -> None:
+    """End the handler claims that were made under a lock which another claim takes, once their leases are over."""
+    now, changes = await session.now(), Changes()
+    rows = await session.all("events_with_handlers_under", key)
+    for stored in (await load(session, [id_ for (id_,) in rows])).values():
+        changes.note(stored, void_handlers_under(stored.state, key, now))
+    await changes.write(session)
 
 
 async def _void(session: PostgreSQLSession, lost: LockState, max_attempts: int | None) -> None:

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from durabus.clock import Clock, monotonic
 from durabus.errors import InvalidEventError, LeaseLost
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import HELD_AFTER, LogEntry, LogHold, LogPage, LogRows
+from durabus.model.log_entry import HELD_AFTER, LogArchives, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
-from durabus.store.log import START
+from durabus.store.log import ARCHIVE, START
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.publishing import known_events
 from durabus.stores.postgresql.schema import DAYS_AHEAD, PARTITIONS_EVERY
 from durabus.stores.sql.changes import in_parts
-from durabus.stores.sql.rows import Row, entry_of
+from durabus.stores.sql.rows import Row, entry_of, log_row
 
 LOOK_EVERY = 5.0
 """Seconds between two questions for a hold. A reader at the end of the log reads twice a second."""
@@ -82,7 +82,7 @@ class PostgreSQLLog(PostgreSQLCore):
         return LogPage(entries, entries[-1].position if entries else after)
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
-        rows = [tuple(row) for row in await self._page(after, until, limit)]
+        rows = [log_row(row) for row in await self._page(after, until, limit)]
         return LogRows(rows, rows[-1][0] if rows else after)
 
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
@@ -115,12 +115,18 @@ class PostgreSQLLog(PostgreSQLCore):
 
         return await self._look(read)
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
+        if position is not None and name.startswith(ARCHIVE):
+            await self._span(position, None)  # raises for a position that this log cannot have given
+
         async def save(session: PostgreSQLSession) -> None:
             held = await session.one("hold_lock", lock.key)
             if held is None or held[1] != lock.token or held[0] != lock.fence:
                 raise LeaseLost(lock.key, "the lock is not held by this claim")
-            await session.all("save_position", name, position, await session.now())
+            if position is None:
+                await session.all("forget_position", name)
+            else:
+                await session.all("save_position", name, position, await session.now())
 
         await self._write(save)
 
@@ -128,24 +134,29 @@ class PostgreSQLLog(PostgreSQLCore):
         rows = await self._ask("read_position", name)
         return rows[0][0] if rows else START
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+    async def read_archives(self) -> LogArchives:
+        found = {row[0]: row[1] for row in await self._ask("read_archives")}
+        return LogArchives(trimmed=found.pop("trimmed", None) is not None, positions=found)
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
         """Search without locks: an event that has ended or is unknown stays so until it is deleted."""
         _, _, last_tx, last = await self._span(START, until)
-        bounds = (last_tx, last, self._clock_argument(), older_than, max(limit, 0))
-        ended = [row[0] for row in await self._ask("completed_until", *bounds)]
-        unknown = [row[0] for row in await self._ask("unknown_until", *bounds)]
+        bounds = (last_tx, last, self._clock_argument(), older_than, ignoring)
+        ended = [row[0] for row in await self._ask("completed_until", *bounds, max(limit, 0))]
+        unknown = [row[0] for row in await self._ask("unknown_until", *bounds, max(limit, 0))]
         gone = 0
         for part in in_parts(ended):
-            gone += (await self._ask("trim_completed", part))[0][1]
+            gone += (await self._ask("trim_completed", part, ignoring))[0][1]
         for part in in_parts(unknown):
-            gone += len(await self._ask("forget_unknown_entries", *bounds[:4], part))
+            gone += len(await self._ask("forget_unknown_entries", *bounds, part))
         return gone
 
     async def drop_log_days(self, *, older_than: float) -> int:
         """Drop the log partitions of days that ended at least ``older_than`` seconds ago. Returns how many.
 
-        Dropping a table is fast, whatever it holds. COMPLETED events of those days are deleted; live events and dead
-        letters keep their entries. Only the owner of the schema may call this. Entries that are not archived are lost.
+        Dropping a table is fast, whatever it holds. COMPLETED and CANCELLED events of those days are deleted; live
+        events and dead letters keep their entries. A day with an entry after the position of an archive stays, and so
+        do later days. Only the owner of the schema may call this.
         """
         sql, days = self._sql["drop_log_partition"], 0
         while True:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ from durabus.errors import SchemaError
 from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.settlements import get_events
-from durabus.stores.sql.rows import added_event, strings_to
+from durabus.stores.postgresql.layout import columns
+from durabus.stores.sql.rows import added_event, event_of, strings_to
 
 TRIES = 5
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -47,6 +47,14 @@ def batch_of(new: Sequence[NewEvent]) -> Batch:
             _used([one.idempotency_key for one in new]),
         ),
     )
+
+
+async def get_events(session: PostgreSQLSession, ids: Iterable[int], event_ids: Sequence[str] = ()) -> dict[int, Event]:
+    """Return events in any status, read at one instant."""
+    wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
+    if not wanted and not event_ids:
+        return {}
+    return {row[0]: event_of(row) for row in await session.all("get_events", wanted, list(event_ids))}
 
 
 async def add_events(session: PostgreSQLSession, new: Sequence[NewEvent]) -> list[Event]:
@@ -91,7 +99,16 @@ async def _add_one(session: PostgreSQLSession, new: NewEvent) -> Event | None:
     if row is None:
         return None
     session.woken.add(new.bus)
+    if row[3]:
+        await session.all("meet_waits", [row[1]])
     return _answer([new], row[0], [row[1]], dues=[row[2]], known=None, stood_in={})[0]
+
+
+async def note_counts(session: PostgreSQLSession, changed: dict[str, list[int]]) -> None:
+    """Write how the numbers of events of each bus changed, in the order of ``EventStatus``."""
+    rows = [(bus, *counts) for bus, counts in changed.items() if any(counts)]
+    if rows:
+        await session.all("note_counts", *columns(rows))
 
 
 async def known_events(session: PostgreSQLSession, refs: Sequence[EventRef]) -> list[Event | None]:

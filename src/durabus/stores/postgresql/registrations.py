@@ -1,4 +1,4 @@
-"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers."""
+"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers. It also wakes nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.wakeups import ENDS
 
 _json = msgspec.json.Encoder().encode
 
@@ -79,3 +80,11 @@ class PostgreSQLRegistrations(PostgreSQLCore):
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
         return len(await self._ask("archive_buses", self._clock_argument(), stopped_for, max(limit, 0)))
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._check_open()
+        return await self._hints.wait_for_ends(node, timeout)
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:
+        self._check_open()
+        self._hints.tell({ENDS + node for node in nodes})

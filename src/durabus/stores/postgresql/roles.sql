@@ -21,13 +21,15 @@ GRANT USAGE ON SCHEMA durabus TO durabus_publisher, durabus_worker, durabus_read
 GRANT SELECT ON durabus_migrations, durabus_objects, installation, events, dead_letters, published, event_log,
     idempotency_keys TO durabus_publisher, durabus_worker, durabus_reader;
 
+-- A publish looks whether any event waits. The function meet_waits does the rest with the rights of its owner.
+GRANT SELECT (status) ON event_results TO durabus_publisher;
 GRANT INSERT ON published, events, event_count_notes TO durabus_publisher, durabus_worker;
 GRANT INSERT, DELETE ON idempotency_keys TO durabus_publisher, durabus_worker;
 GRANT USAGE ON SEQUENCE event_ids, log_positions TO durabus_publisher, durabus_worker;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON events, dead_letters, published, event_log, idempotency_keys, event_results,
-    locks, event_buses, event_handlers, positions TO durabus_worker;
+    unchecked_waits, locks, event_buses, event_handlers, processes, positions TO durabus_worker;
 GRANT USAGE ON SEQUENCE lock_fences, handler_revisions TO durabus_worker;
 
-GRANT SELECT ON event_results, locks, event_buses, event_handlers, subscriptions, positions, event_counts,
+GRANT SELECT ON event_results, locks, event_buses, event_handlers, subscriptions, processes, positions, event_counts,
     event_count_notes TO durabus_worker, durabus_reader;

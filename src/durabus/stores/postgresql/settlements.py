@@ -16,21 +16,35 @@ from msgspec.structs import replace
 from durabus.errors import LeaseLost
 from durabus.lifecycle.handlers import merge_results
 from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventState, Expire, HandlerState, Refused
-from durabus.lifecycle.transition import transition
-from durabus.model.event import Event
+from durabus.lifecycle.transition import logged, transition
+from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogEntry
+from durabus.model.result import with_first_success
 from durabus.model.settlement import Complete, Settled, Settlement, add_entries
-from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, EventStatus, ResultStatus
+from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, TERMINAL, EventStatus, ResultStatus
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.layout import columns, instant
-from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
-from durabus.stores.sql.rows import Row, entry_of, entry_to, event_of, handler_of, results_to, settled_of, strings_to
+from durabus.stores.postgresql.publishing import add_events, get_events, note_counts
+from durabus.stores.postgresql.waits import with_stored
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, completed, freed_handler_locks
+from durabus.stores.sql.rows import (
+    Row,
+    entry_of,
+    entry_to,
+    event_of,
+    handler_of,
+    results_to,
+    settled_of,
+    strings_to,
+    to_json,
+)
 
 COUNTED = {status: number for number, status in enumerate(EventStatus)}
 """The place of each status in ``note_counts``."""
 NOT_PLAIN = "DB001"
 """The error of ``complete_events`` for a batch that the lifecycle must decide."""
 MOST_STRETCHES = 5
+NO_ROWS = (None,) * 9
 PLAIN_RESULTS = SETTLED - {ResultStatus.UNRECOVERABLE}
 
 
@@ -48,6 +62,9 @@ class Changes:
         self._let_go: dict[tuple[str, str], str] = {}
         """Locks of event claims that ended: (key, token) and the bus."""
         self._woken: set[str] = set()
+        self._children: list[NewEvent] = []
+        self._parents: set[str] = set()
+        """Parents that may be due: children of theirs have ended, or they were released until that."""
 
     def apply(self, stored: StoredEvent, applied: Applied, token: str | None = None) -> StoredEvent:
         """Add a transition, and return the state after it.
@@ -64,8 +81,13 @@ class Changes:
             if after.token != before.token and lock_key is not None and before.token is not None:
                 self._let_go[lock_key, before.token] = event.bus
                 lock_key = None
-            if event.status is EventStatus.PENDING:
+            # A cancelled event may have held the lock of its bus, or the ordering key of an event that waits.
+            if event.status is EventStatus.PENDING or event.status is EventStatus.CANCELLED:
                 self._woken.add(event.bus)
+            if after.waits_for_children:
+                self._parents.add(event.event_id)
+            if event.parent_id is not None and event.status in TERMINAL:
+                self._parents.add(event.parent_id)
         return StoredEvent(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
 
     def note(self, stored: StoredEvent, after: EventState) -> None:
@@ -78,8 +100,12 @@ class Changes:
                 self._live.add(id_)
         self._after[id_] = after
 
+    def add_children(self, children: Sequence[NewEvent]) -> None:
+        """Add new events that belong to what was changed. They are written after the entries."""
+        self._children += children
+
     def free_handler_locks(self, before: EventState, after: EventState) -> None:
-        """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
+        """Free the serial lock of each handler whose claim has ended."""
         self._freed += freed_handler_locks(before, after)
 
     async def write(self, session: PostgreSQLSession) -> None:
@@ -94,6 +120,11 @@ class Changes:
             freed = {row[0] for row in await session.all("free_event_locks", *columns(sorted(self._let_go)))}
             self._woken |= {bus for (key, _), bus in self._let_go.items() if key in freed}
         await self._write_counts(session)
+        if self._children:
+            await add_events(session, self._children)
+        if self._parents:
+            rows = await session.all("wake_parents", session.channel, sorted(self._parents))
+            session.woken |= {bus for (bus,) in rows}
         session.woken |= self._woken
         if session.channel is not None and self._woken:
             await session.all("notify", session.channel, sorted(self._woken))
@@ -117,9 +148,9 @@ class Changes:
             match event.status:
                 case EventStatus.PENDING:
                     ready = event.due_ts <= event.updated_ts
-                    returned.append(
-                        (id_, ready, event.attempts, event.updated_ts, event.due_ts, strings_to(event.errors))
-                    )
+                    times = (event.updated_ts, event.due_ts)
+                    errors = strings_to(event.errors)
+                    returned.append((id_, ready, event.attempts, *times, errors, after.waits_for_children))
                 case EventStatus.PROCESSING:
                     started.append(id_)
                     now = event.updated_ts
@@ -164,13 +195,6 @@ class Changes:
                 changed[before.bus][COUNTED[before.status]] -= 1
                 changed[before.bus][COUNTED[after.event.status]] += 1
         await note_counts(session, changed)
-
-
-async def note_counts(session: PostgreSQLSession, changed: dict[str, list[int]]) -> None:
-    """Write how the numbers of events of each bus changed, in the order of ``EventStatus``."""
-    rows = [(bus, *counts) for bus, counts in changed.items() if any(counts)]
-    if rows:
-        await session.all("note_counts", *columns(rows))
 
 
 def _as_stored(state: EventState) -> EventState:
@@ -250,21 +274,15 @@ async def load_handlers(session: PostgreSQLSession, ids: Sequence[int]) -> dict[
     return found
 
 
-async def get_events(session: PostgreSQLSession, ids: Iterable[int], event_ids: Sequence[str] = ()) -> dict[int, Event]:
-    """Return events in any status, read at one instant."""
-    wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
-    if not wanted and not event_ids:
-        return {}
-    return {row[0]: event_of(row) for row in await session.all("get_events", wanted, list(event_ids))}
-
-
-async def expire(session: PostgreSQLSession, rows: Sequence[Row], max_attempts: int | None) -> int:
-    """End the claims on events (rows of their ids) whose lease is over. Returns how many."""
+async def expire(
+    session: PostgreSQLSession, rows: Sequence[Row], max_attempts: int | None, ended: str | None = None
+) -> int:
+    """End the claims on events (rows of ids) whose lease is over, or whose process has ended. Returns how many."""
     if not rows:
         return 0
     now, changes, taken = await session.now(), Changes(), 0
     for stored in (await load(session, sorted(row[0] for row in rows))).values():
-        applied = transition(stored.state, Expire(max_attempts), now)
+        applied = transition(stored.state, Expire(max_attempts, ended), now)
         if isinstance(applied, Applied):
             lost = applied.state.abandoned
             changes.apply(stored, applied, None if lost is None else lost.token)
@@ -275,7 +293,7 @@ async def expire(session: PostgreSQLSession, rows: Sequence[Row], max_attempts: 
 
 def is_plain(one: Settlement) -> TypeGuard[Complete]:
     """Return whether ``complete_events`` may be able to settle it."""
-    if type(one) is not Complete or one.errors or one.reason is not None:
+    if type(one) is not Complete or one.errors or one.children or one.reason is not None:
         return False
     if not one.ref.token or not one.ref.id < 2**63:
         return False
@@ -296,14 +314,18 @@ def plain_completions(settlements: Sequence[Complete]) -> tuple[list[object] | N
 
 
 def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, ...]:
-    """Return the results for the log entries and, row by row, for ``event_results``. Most events have none."""
+    """Return the results for the log entries and, row by row, for ``event_results``. Most events store none."""
+    names = {one.handler_id: None if one.handler_id is None else to_json(one.handler_id) for one in settlements}
+    texts: list[object] = [names[one.handler_id] for one in settlements]
     if not any(one.results for one in settlements):
-        return (None,) * 10
-    texts: list[object] = []
+        return texts, *NO_ROWS
     rows: list[Row] = []
-    for one in settlements:
+    for place, one in enumerate(settlements):
+        if not one.results:
+            continue
         results = tuple(handler.result for handler in merge_results((), one.results))
-        texts.append(results_to(results))
+        shown = with_first_success(tuple(map(logged, results)), one.handler_id, one.execution_time_ms)
+        texts[place] = results_to(shown)
         rows += [
             (
                 one.ref.id, result.handler_id, result.status.value, result.attempts, result.error, result.value_json,
@@ -312,12 +334,6 @@ def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, .
             for result in results
         ]  # fmt: skip
     return texts, *columns(rows)
-
-
-def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """Return the outcomes of a batch of plain completions."""
-    done = EventStatus.COMPLETED
-    return [Settled(one.ref.id, done) for one in settlements]
 
 
 async def settle_in_stretches(
@@ -329,7 +345,9 @@ async def settle_in_stretches(
     raises if a claim is not plain.
     """
     stretches = [list(stretch) for _, stretch in groupby(settlements, is_plain)]
-    if not 1 < len(stretches) <= MOST_STRETCHES or len({one.ref.id for one in settlements}) < len(settlements):
+    distinct = len({one.ref.id for one in settlements}) == len(settlements)
+    # The entries of children come after those of all settlements, so the batch is not divided.
+    if any(one.children for one in settlements) or not distinct or not 1 < len(stretches) <= MOST_STRETCHES:
         return await settle_events(session, settlements)
     await session.all("lock_events", [one.ref.id for one in settlements])
     outcomes: list[Settled | LeaseLost] = []
@@ -351,11 +369,12 @@ async def settle_events(
         return []
     states = await load_known(session, [one.ref.id for one in settlements])
     now, changes, written = await session.now(), Changes(), list[Row]()
-    outcomes = [_settle(states, changes, one, now, written) for one in settlements]
+    outcomes = [_settle(states, changes, one, now, written) for one in await with_stored(session, settlements, states)]
     await changes.write(session)
     if with_entries and written:
-        rows = await session.all("settlement_entries", *columns(written))
-        return add_entries(outcomes, settlements, map(entry_of, rows))
+        return add_entries(
+            outcomes, settlements, map(entry_of, await session.all("settlement_entries", *columns(written)))
+        )
     return outcomes
 
 
@@ -372,6 +391,7 @@ def _settle(
     if applied.records:
         states[ref.id] = changes.apply(stored, applied, ref.token)
         changes.free_handler_locks(stored.state, applied.state)
+        changes.add_children(settlement.children)
         written.append((ref.id, ref.fence))
     settled = states[ref.id].state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.outcome

@@ -9,12 +9,14 @@ from durabus.stores.postgresql.dead_letters import PostgreSQLDeadLetters
 from durabus.stores.postgresql.events import PostgreSQLEvents
 from durabus.stores.postgresql.locks import PostgreSQLLocks
 from durabus.stores.postgresql.log import PostgreSQLLog
+from durabus.stores.postgresql.processes import PostgreSQLProcesses
 from durabus.stores.postgresql.registrations import PostgreSQLRegistrations
 from durabus.stores.postgresql.results import PostgreSQLResults
 
 
 class PostgreSQLStore(
     PostgreSQLRegistrations,
+    PostgreSQLProcesses,
     PostgreSQLEvents,
     PostgreSQLClaims,
     PostgreSQLResults,

@@ -1,4 +1,4 @@
-"""``durabus.store.claims.Claims``."""
+"""``durabus.store.claims.Claims`` and ``durabus.store.processes.Processes``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Any
 import msgspec
 
 from durabus.errors import EventNotFound, LeaseLost
+from durabus.lifecycle.waits import StoredMatches, has_waits
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
-from durabus.model.settlement import Complete, Fail, Settled, Settlement, add_entries
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, Settlement, add_entries
 from durabus.model.statuses import EventStatus
+from durabus.model.wait import memo_of
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
+from durabus.store.processes import EndedProcesses
 from durabus.stores.redis.core import RedisCore
-from durabus.stores.redis.events import known_ref
+from durabus.stores.redis.events import children_to, known_ref
 from durabus.stores.redis.log import LogRecords
 from durabus.stores.redis.records import REASONS, event_of, events_of, given, result_to, results_of
 
 SettleCode = int | tuple[EventStatus, float | bool]
 """The outcome of one settlement: 0 for COMPLETED, another number for a refusal, or a new status and the retry time."""
+
+Looked = dict[tuple[int, str], tuple[str | bool, int]]
+"""For each new wait the memo of a stored event that meets it, and the id up to which the store has looked."""
 
 EXPIRE_AT_ONCE = 1000
 """Maximum number of events that one step takes back, so that calls of workers run in between."""
@@ -31,6 +37,7 @@ decode_codes = msgspec.msgpack.Decoder(list[int]).decode
 _renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
 _current = msgspec.msgpack.Decoder(list[tuple[str, int] | bool]).decode
 _outcomes = msgspec.msgpack.Decoder(list[SettleCode]).decode
+_ended = msgspec.msgpack.Decoder(tuple[list[str], float]).decode
 decode_outcome = msgspec.msgpack.Decoder(tuple[EventStatus, float | bool]).decode
 
 
@@ -73,12 +80,28 @@ class RedisClaims(RedisCore):
             self._check_open()
             return SettleAnswer([], [])
         then = None if then_claim is None else _asked(then_claim)
-        packed, *records = await self._call("settle_events", _in_runs(settlements), then, with_entries)
+        looked = await self._look_for_stored(settlements) if has_waits(settlements) else {}
+        blobs: list[bytes] = []
+        asked = _in_runs(settlements, blobs, looked)
+        packed, *records = await self._call("settle_events", asked, then, with_entries, blobs=blobs)
         outcomes = [_settled(one.ref.id, outcome) for one, outcome in zip(settlements, _outcomes(packed), strict=True)]
         if with_entries:
             entries, records = records[1 : 1 + records[0]], records[1 + records[0] :]
             outcomes = add_entries(outcomes, settlements, LogRecords(entries).entries())
         return SettleAnswer(outcomes, [] if then_claim is None else _claims(then_claim.token, records))
+
+    async def _look_for_stored(self, settlements: Sequence[Settlement]) -> Looked:
+        """Look for the stored events that new waits are about, outside of the step: it looks only at later events."""
+        matches, looked = StoredMatches(settlements, ()), Looked()
+        for (bus, type_), after in matches.after.items():
+            last, more = after, 1
+            while more:
+                last, more, *records = await self._call("stored_events", bus, type_, last)
+                matches.look_at(events_of(records))
+            for id_, handler_id in matches.of(bus, type_):
+                event = matches.found.get((id_, handler_id))
+                looked[id_, handler_id] = (False if event is None else memo_of(event), last)
+        return looked
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
         if not ids:
@@ -101,10 +124,44 @@ class RedisClaims(RedisCore):
         return taken
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        records = await self._call("reset_event", known_ref(ref), stored_text(reason))
-        if not records:
-            raise EventNotFound(ref)
-        return event_of(*records)
+        return _taken_away(ref, await self._call("reset_event", known_ref(ref), stored_text(reason)))
+
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        return _taken_away(ref, await self._call("cancel_event", known_ref(ref), stored_text(reason)))
+
+
+def _taken_away(ref: EventRef, records: list[bytes]) -> Event:
+    if not records:
+        raise EventNotFound(ref)
+    return event_of(*records)
+
+
+class RedisProcesses(RedisCore):
+    """Implements ``store.processes.Processes`` on Redis."""
+
+    async def show_presence(self, incarnation: str) -> bool:
+        await self._call("show_presence", incarnation)
+        return True
+
+    async def withdraw_presence(self, incarnation: str) -> None:
+        await self._call("withdraw_presence", incarnation)
+
+    async def ended_processes(self) -> EndedProcesses:
+        return EndedProcesses(*_ended(await self._call("ended_processes")))
+
+    async def end_process(self, incarnation: str, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        self._check_open()
+        found, after = await self._call("events_of_process", incarnation, blobs=[b""])
+        while after:
+            more, after = await self._call("events_of_process", incarnation, blobs=[after])
+            found += more
+        first = sorted(found)[: max(limit, 0)]
+        parts = [first[start : start + EXPIRE_AT_ONCE] for start in range(0, len(first), EXPIRE_AT_ONCE)] or [[]]
+        taken = 0
+        for part in parts:
+            is_all = part is parts[-1] and len(first) == len(found)
+            taken += await self._call("end_process", incarnation, max_attempts, part, is_all)
+        return taken
 
 
 def _asked(request: ClaimRequest) -> tuple[Any, ...]:
@@ -122,41 +179,38 @@ def _claims(token: str, records: list[bytes]) -> list[Claim]:
     ]
 
 
-def _in_runs(settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
-    """Return what ``settle_events.lua`` takes. Plainly completed events of one claim become one item."""
+def _in_runs(settlements: Sequence[Settlement], blobs: list[bytes], looked: Looked) -> list[tuple[Any, ...]]:
+    """Return what ``settle_events.lua`` takes. Plain completions of one claim and one handler become one item."""
     asked: list[tuple[Any, ...]] = []
     run: list[Any] = []
-    token, fence = "", 0
+    token, fence, handler_id = "", 0, None
     for one in settlements:
         ref = one.ref
-        if type(one) is not Complete or not _is_plain(one):
-            asked.append(_settlement(one))
+        if type(one) is not Complete or not one.is_plain:
+            asked.append(_settlement(one, blobs, looked))
             token, fence = "", 0
             continue
-        if ref.token != token or ref.fence != fence or not token:
-            token, fence, run = ref.token, ref.fence, []
-            asked.append(("done", token, fence, run))
+        if ref.token != token or ref.fence != fence or one.handler_id != handler_id or not token:
+            token, fence, handler_id, run = ref.token, ref.fence, one.handler_id, []
+            asked.append(("done", token, fence, run, handler_id))
         run += (ref.id, False if one.execution_time_ms is None else one.execution_time_ms)
     return asked
 
 
-def _is_plain(one: Complete) -> bool:
-    return not one.results and not one.errors and one.status_code is None and one.reason is None
-
-
-def _settlement(one: Settlement) -> tuple[Any, ...]:
+def _settlement(one: Settlement, blobs: list[bytes], looked: Looked) -> tuple[Any, ...]:
     ref = one.ref
-    results = [result_to(result) for result in one.results] if one.results else ()
-    if type(one) is Complete:
-        return (
-            "complete", ref.id, ref.token, ref.fence, results, one.errors, one.execution_time_ms, one.status_code,
-            one.reason,
-        )  # fmt: skip
-    if type(one) is Fail:
-        return (
-            "fail", ref.id, ref.token, ref.fence, results, one.error, one.delay, one.execution_time_ms, one.status_code,
-        )  # fmt: skip
-    return ("release", ref.id, ref.token, ref.fence, results, one.delay, one.reason)  # type: ignore[union-attr]
+    results = [(*result_to(r), *looked.get((ref.id, r.handler_id), ())) for r in one.results] if one.results else ()
+    claim = (ref.id, ref.token, ref.fence, results, children_to(one.children, blobs))
+    match one:
+        case Complete():
+            spent = (one.execution_time_ms, one.status_code)
+            return ("complete", *claim, one.errors, *spent, one.reason, one.handler_id)
+        case Fail():
+            return ("fail", *claim, one.error, one.delay, one.execution_time_ms, one.status_code)
+        case Release():
+            return ("release", *claim, one.delay, one.reason, one.until_children)
+        case Cancel():
+            return ("cancel", *claim, one.reason)
 
 
 def _settled(id_: int, outcome: SettleCode) -> Settled | LeaseLost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,11 +15,13 @@ from redis.asyncio.connection import AbstractConnection
 from durabus.clock import Clock
 from durabus.errors import StoreClosedError
 from durabus.store.features import Features
+from durabus.store.processes import RENEWED_EVERY
 from durabus.stores.redis.connection import Connector, RedisAddress, arguments, ask
 from durabus.stores.redis.hints import RedisHints
 from durabus.stores.redis.layout import key_names
 from durabus.stores.redis.pipelined_connection import PipelinedConnection
 from durabus.stores.redis.schema import install, library, verify
+from durabus.stores.wakeups import ENDS
 
 _CLOSED = -1
 _CALL_PARTS = 3
@@ -50,6 +52,8 @@ class RedisCore:
             manual_clock=True,
             ordering_keys=True,
             claims_by_event_id=True,
+            sees_ended_processes=True,
+            presence_renewed_every=RENEWED_EVERY,
         )
 
     async def open(self) -> None:
@@ -108,6 +112,23 @@ class RedisCore:
                     hints.forget(bus, hint)
         except TimeoutError:
             return False
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._check_open()
+        hints, name = self._of_this_loop()[1], ENDS + node
+        try:
+            async with asyncio.timeout(max(timeout, _AT_LEAST)):
+                hint = await hints.listen(name)
+                try:
+                    await hint
+                finally:
+                    hints.forget(name, hint)
+        except TimeoutError:
+            return False
+        return True
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:
+        await self._call("tell_ends", *(ENDS + node for node in nodes))
 
     async def _wait(self, bus: str, hint: asyncio.Future[None], seconds: float) -> bool:
         """Wait for ``hint`` or the next wake-up. The subscription came first, so no later hint is missed."""

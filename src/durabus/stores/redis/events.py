@@ -19,6 +19,8 @@ MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Maximum size of one call. The server closes a connection that sends much more."""
 LARGEST_ID = 2**53
 """Above this number Lua's numbers are not exact. No counter reaches it."""
+FIRST_BLOB = 3
+"""The number of the first blob among the arguments of a function, which count from 1."""
 FORGET_AT_ONCE = 500
 """Maximum number of events that one step deletes, so that calls of workers run in between."""
 
@@ -110,27 +112,41 @@ class RedisEvents(RedisCore):
         return await self._forget("cleanup_excess_events", bus, keep, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
-        pending, processing, completed, with_errors, failed = await self._call("counts", bus)
+        pending, processing, completed, with_errors, failed, cancelled = await self._call("counts", bus)
         return Counts(
             pending=pending,
             processing=processing,
             completed=completed,
             completed_with_errors=with_errors,
             failed=failed,
+            cancelled=cancelled,
         )
 
     async def _forget(self, verb: str, bus: str, bound: float, limit: int) -> int:
         self._check_open()
-        gone, after = 0, 0
+        gone, after, left = 0, 0, 0
         while gone < limit:
             at_once = min(limit - gone, FORGET_AT_ONCE)
-            count, go_on = await self._call(verb, bus, bound, at_once, after)
+            count, go_on, passed = await self._call(verb, bus, bound, at_once, after, left)
             gone += count
             if go_on:
-                after = int(go_on)
+                after, left = int(go_on), left + passed
             elif count < at_once:
                 break
         return gone
+
+
+def children_to(children: Sequence[NewEvent], blobs: list[bytes]) -> list[tuple[float, str | bool, int]]:
+    """Return the children of a settlement as ``adding.add_children`` takes them. Their data join ``blobs``."""
+    if not children:
+        return []
+    keys = _ordering_keys(children)
+    first = FIRST_BLOB + len(blobs)
+    blobs += [data_of(one) for one in children]
+    return [
+        (one.delay, keys[number] if isinstance(keys, list) else False, first + number)
+        for number, one in enumerate(children)
+    ]
 
 
 def _ordering_keys(new: Sequence[NewEvent]) -> list[str | bool] | bool:

@@ -21,6 +21,10 @@ GUARANTEES = Guarantees(
         "the store repeats the call until `timeout`; it takes effect once. Then `StoreUnavailableError`: repeat it."
     ),
     clock="the server's, never backwards.",
+    takeover=(
+        "within three seconds after kill -9. A process that is frozen or cut off for 2.5 s is taken over too: its "
+        "handler may overlap with the next one, and fences refuse its writes."
+    ),
     wake_up="pub/sub, with the worker's poll behind it.",
     limits="all data in memory and in one hash slot; `maxmemory-policy` must be `noeviction`; trim the history.",
     not_for="what must survive a failover without loss, caller transactions, histories larger than memory.",
@@ -49,6 +53,10 @@ GUARANTEES = Guarantees(
         ),
         "clock": (
             "redis/test_real_time.py::TestRedisStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
+        ),
+        "takeover": (
+            "processes/test_takeover.py::test_the_events_of_a_killed_process_are_taken_over_at_once[redis]",
+            f"{SUITE}::test_the_fence_decides_if_the_process_was_wrongly_taken_for_dead",
         ),
         "wake_up": (
             f"{SUITE}::test_a_publish_wakes_waiting_workers",

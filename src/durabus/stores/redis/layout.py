@@ -14,11 +14,16 @@
                                                    └──────────────────────────────────────────┘
     events:fronts   bus 0 ordering key -> id of the one live event that may be ready, delayed or leased
     events:blocked  bus 0 ordering key 0 id of the events behind it: no claim looks at them
+    events:children  event_id of a parent -> number of its live children
+    events:waiting   event_id of a parent -> its id and fence, if it was released until its children have ended
     events:state   id -> fields that change: status, claim, times, errors, positions of log entries, last settlement
     events:data    id -> fields that do not change: creation time, what the publisher gave, and the payload at the end
     events:order   all ids;  events:by_bus   bus 0 id      for find and trim
     events:ids     event_id -> id;  events:idempotency_keys   bus 0 key -> id      publishing twice stores one event
     event_results:data   id -> its handlers, if there are results;  event_results:done   ids for cleanup_results
+    event_results:waits  bus, type, names of fields, values, id and result of each wait
+    event_results:offered   bus 0 handler id 0 expiry id: handlers that are offered or claimed;  1 token 0 id: claims
+                            2 lock 0 expiry id: claims that were made under the lock of a serial mode
 
     event_log            a stream: position-0 -> id, transition. Written in the same step as the transition.
     event_log:blocks     block of 1,000 positions -> number of its entries, to count without reading
@@ -26,6 +31,7 @@
 
     locks:data   key -> fence, worker, token, expiry …;  locks:order   held keys;  locks:ends   when to delete a lock
     event_buses:data, :order, :stopped      event_handlers:data   bus -> what its nodes registered      positions
+    processes    incarnation -> when the process last claimed something or showed its presence
     meta         schema, and the counters of ids, positions, lock fences and revisions. Never delete it.
     hints:BUS    a channel (sharded): something on that bus may be claimed. hints: alone is for all buses.
 
@@ -61,11 +67,15 @@ KEYS = {
     "FRONTS": "events:fronts",
     "BLOCKED": "events:blocked",
     "HELD": "events:held",
+    "CHILDREN": "events:children",
+    "WAITING": "events:waiting",
     "DEAD_LETTERS": "events:dead",
     "DEAD_BY_BUS": "events:dead_by_bus",
     "COUNTS": "events:counts",
     "RESULTS": "event_results:data",
     "RESULTS_DONE": "event_results:done",
+    "WAITS": "event_results:waits",
+    "OFFERED": "event_results:offered",
     "LOG": "event_log",
     "LOG_BLOCKS": "event_log:blocks",
     "DELETED": "event_log:deleted",
@@ -79,6 +89,7 @@ KEYS = {
     "BUS_ORDER": "event_buses:order",
     "STOPPED": "event_buses:stopped",
     "BUS_HANDLERS": "event_handlers:data",
+    "PROCESSES": "processes",
     "HINTS": "hints:",
 }
 """The name of each key in Lua, and its name after the prefix, in the order in which every function gets them."""
@@ -97,11 +108,14 @@ TYPES = {
             "events:dead",
             "events:dead_by_bus",
             "event_results:done",
+            "event_results:waits",
+            "event_results:offered",
             "event_log:deleted:order",
             "locks:order",
             "locks:ends",
             "event_buses:order",
             "event_buses:stopped",
+            "processes",
         ],
         "zset",
     ),

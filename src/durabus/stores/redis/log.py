@@ -12,10 +12,10 @@ import msgspec
 
 from durabus.errors import InvalidEventError, LeaseLost, SchemaError
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogHold, LogPage, LogRows
+from durabus.model.log_entry import LOG_COLUMNS, LogArchives, LogEntry, LogHold, LogPage, LogRows
 from durabus.model.statuses import TERMINAL, Action, EventStatus
 from durabus.store.events import EventRef
-from durabus.store.log import START
+from durabus.store.log import ARCHIVE, START
 from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import FORGET_AT_ONCE, LARGEST_ID, known_ref
 from durabus.stores.redis.records import CREATED, HandlerRecord, Said, decode_said, given
@@ -185,25 +185,32 @@ class RedisLog(RedisCore):
         _, *records = await self._call("read_event_log", known_ref(ref))
         return LogRecords(records).entries()
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        if await self._call("save_position", name, position, lock.key, lock.token, lock.fence):
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
+        if position is not None and name.startswith(ARCHIVE):
+            await self.log_lag(position)  # raises for a position that this log did not give
+        if await self._call("save_position", name, position is not None and position, lock.key, lock.token, lock.fence):
             raise LeaseLost(lock.key, "the lock is not held by this claim")
 
     async def read_position(self, name: str) -> str:
         position: bytes = await self._call("read_position", name)
         return position.decode()
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        self._check_open()
-        last = _number(until)
-        entries = await self._trim("trim_log", until, last, older_than, limit)
-        return entries + await self._trim("trim_deleted", until, last, older_than, limit)
+    async def read_archives(self) -> LogArchives:
+        trimmed, *found = await self._call("read_archives")
+        texts = [text.decode() for text in found]
+        return LogArchives(positions=dict(zip(texts[::2], texts[1::2], strict=True)), trimmed=bool(trimmed))
 
-    async def _trim(self, verb: str, until: str, last: int, older_than: float, limit: int) -> int:
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
+        self._check_open()
+        entries = await self._trim("trim_log", until, older_than, limit, ignoring=ignoring)
+        return entries + await self._trim("trim_deleted", until, older_than, limit, ignoring=ignoring)
+
+    async def _trim(self, verb: str, until: str, older_than: float, limit: int, *, ignoring: str) -> int:
+        last = _number(until)
         events, entries, after = 0, 0, 0
         while events < limit:
             at_once = min(limit - events, FORGET_AT_ONCE)
-            answer: list[Any] = await self._call(verb, last, older_than, at_once, after)
+            answer: list[Any] = await self._call(verb, last, older_than, at_once, after, ignoring)
             if not answer:
                 raise _foreign(until)
             events += answer[0]

@@ -59,7 +59,7 @@ class Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class HandlerRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A handler of an event. In the log the record ends with ``expires``."""
+    """A handler of an event. In the log the record ends with ``expires``, or sooner if the rest has its defaults."""
 
     handler_id: str
     status: ResultStatus
@@ -67,9 +67,9 @@ class HandlerRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     error: str | bool
     value_json: str | bool
     execution_time_ms: float | bool
-    fence: int
-    worker_id: str | bool
-    expires: float | bool
+    fence: int = 0
+    worker_id: str | bool = False
+    expires: float | bool = False
     token: str | bool = False
 
     def result(self) -> HandlerResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -17,15 +18,19 @@ from durabus.stores.redis.pipelined_connection import PipelinedConnection
 _FOLDER = files(__package__) / "functions"
 
 
+_KEY = re.compile(rf"\btx\[({'|'.join(KEYS)})\]")
+
+
 @cache
 def library() -> tuple[str, str]:
     """Return name and code. The name changes with the code, so a process never runs functions of another version."""
-    places = ", ".join(str(place) for place in range(1, len(KEYS) + 1))
-    parts = [f"local {', '.join(KEYS)} = {places}\nlocal SCHEMA = '{SCHEMA}'\n"]
+    parts = [f"local SCHEMA = '{SCHEMA}'\n"]
     parts += [one.read_text(encoding="utf-8") for one in _lua_files(_FOLDER / "shared")]
     # Each verb is a block, so that its local names do not clash with those of another verb.
     parts += [f"do\n{one.read_text(encoding='utf-8')}end\n" for one in _lua_files(_FOLDER)]
-    body = "\n".join(parts)
+    # Lua allows 200 local names in a function, so the names of the keys are none of them.
+    places = {name: place for place, name in enumerate(KEYS, 1)}
+    body = _KEY.sub(lambda used: f"tx[{places[used[1]]}]", "\n".join(parts))
     name = f"durabus_{SCHEMA}_{sha256(body.encode()).hexdigest()[:12]}"
     return name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{body}"
 
@@ -35,6 +40,13 @@ def _lua_files(folder: Traversable) -> list[Traversable]:
 
 
 COUNTERS = ("id", "position", "lock_fence", "revision")
+_CREATE = """
+if redis.call('HEXISTS', KEYS[1], 'schema') == 1 then return 1 end
+if redis.call('EXISTS', unpack(KEYS)) > 0 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1
+"""
+"""One step, because another process may be creating the store too. Returns 0 if keys of another program are there."""
 _UPGRADE = """
 if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS[1], 'schema', ARGV[2]) end
 """
@@ -47,16 +59,12 @@ async def install(connection: PipelinedConnection, address: RedisAddress, keys: 
     meta = keys[0]
     found = await connection.call(command("HGET", meta, "schema"), patient=False)
     if found is None:
-        leftover = await connection.call(command("EXISTS", *keys[:-1]))
-        if leftover:
+        fields = ("schema", SCHEMA, *(part for counter in COUNTERS for part in (counter, 0)))
+        if not await connection.call(command("EVAL", _CREATE, len(keys) - 1, *keys[:-1], *fields)):
             raise SchemaError(
                 f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
                 "remove them, or name another prefix in the URL (?prefix=…)"
             )
-        # HSETNX, because another process may be creating the store too
-        for counter in COUNTERS:
-            await connection.call(command("HSETNX", meta, counter, 0))
-        await connection.call(command("HSETNX", meta, "schema", SCHEMA))
     elif _text(found) in OLDER_SCHEMAS:
         await connection.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
     name, code = library()

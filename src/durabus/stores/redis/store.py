@@ -15,7 +15,7 @@ from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.model.limits import check_name
 from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
-from durabus.stores.redis.claims import RedisClaims
+from durabus.stores.redis.claims import RedisClaims, RedisProcesses
 from durabus.stores.redis.connection import parse_url
 from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import FORGET_AT_ONCE, RedisEvents, known_ref
@@ -138,7 +138,16 @@ class RedisDeadLetters(RedisCore):
         return purged
 
 
-class RedisStore(RedisRegistrations, RedisEvents, RedisClaims, RedisResults, RedisLocks, RedisLog, RedisDeadLetters):
+class RedisStore(
+    RedisRegistrations,
+    RedisEvents,
+    RedisClaims,
+    RedisProcesses,
+    RedisResults,
+    RedisLocks,
+    RedisLog,
+    RedisDeadLetters,
+):
     """One Redis or Valkey server, or one slot of a cluster, shared by any number of processes and hosts."""
 
     @classmethod

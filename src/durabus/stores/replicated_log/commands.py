@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from durabus.errors import InvalidEventError
-from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
+from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim, OfferRequest
 from durabus.model.handler import HandlerInfo
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Keep
+from durabus.model.settlement import HandlerSettlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.replicated_log.core import ReplicatedLogCore
-from durabus.stores.replicated_log.wire import PackedKeep, PackedSettlement, Ref
+from durabus.stores.replicated_log.wire import PackedKeep, PackedSettlement, Ref, unpacked_keep
 
 T = TypeVar("T")
 
@@ -102,7 +101,26 @@ class ExpireEvents(Command, frozen=True, tag="expire_events"):
     limit: int
 
 
+class ShowPresence(Command, frozen=True, tag="show_presence"):
+    incarnation: str
+
+
+class WithdrawPresence(Command, frozen=True, tag="withdraw_presence"):
+    incarnation: str
+
+
+class EndProcess(Command, frozen=True, tag="end_process"):
+    incarnation: str
+    max_attempts: int | None
+    limit: int
+
+
 class ResetEvent(Command, frozen=True, tag="reset_event"):
+    ref: EventRef
+    reason: str
+
+
+class CancelEvent(Command, frozen=True, tag="cancel_event"):
     ref: EventRef
     reason: str
 
@@ -111,7 +129,7 @@ class KeepResults(Command, frozen=True, tag="keep_results"):
     kept: tuple[PackedKeep, ...]
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        return finish(core.keep_results([Keep(ClaimRef(*ref), results) for ref, results in self.kept]))
+        return finish(core.keep_results([unpacked_keep(one) for one in self.kept]))
 
 
 class ClaimNextHandlerResult(Command, frozen=True, tag="claim_next_handler_result"):
@@ -123,13 +141,12 @@ class RenewHandlerClaims(Command, frozen=True, tag="renew_handler_claims"):
     lease: float
 
 
-class ReleaseHandlerClaim(Command, frozen=True, tag="release_handler_claim"):
-    claim: HandlerClaim
+class ClaimOfferedHandlers(Command, frozen=True, tag="claim_offered_handlers"):
+    request: OfferRequest
 
 
-class CompleteHandlerResult(Command, frozen=True, tag="complete_handler_result"):
-    claim: HandlerClaim
-    outcome: HandlerResult
+class SettleHandlers(Command, frozen=True, tag="settle_handlers"):
+    settlements: tuple[HandlerSettlement, ...]
 
 
 class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
@@ -162,7 +179,7 @@ class ReleaseLock(Command, frozen=True, tag="release_lock"):
 
 class SavePosition(Command, frozen=True, tag="save_position"):
     name: str
-    position: str
+    position: str | None
     lock: LockClaim
 
 
@@ -170,6 +187,7 @@ class TrimLog(Command, frozen=True, tag="trim_log"):
     until: str
     older_than: float
     limit: int
+    ignoring: str
 
 
 class RequeueDeadLetters(Command, frozen=True, tag="requeue_dead_letters"):
@@ -227,12 +245,16 @@ Written = (
     | RenewEventClaims
     | SettleEvents
     | ExpireEvents
+    | ShowPresence
+    | WithdrawPresence
+    | EndProcess
     | ResetEvent
+    | CancelEvent
     | KeepResults
     | ClaimNextHandlerResult
     | RenewHandlerClaims
-    | ReleaseHandlerClaim
-    | CompleteHandlerResult
+    | ClaimOfferedHandlers
+    | SettleHandlers
     | CompleteEventIfDone
     | CleanupResults
     | ClaimLock

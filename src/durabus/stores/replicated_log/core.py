@@ -13,18 +13,21 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from durabus.clock import Clock
 from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import held_handlers, offered_handlers
 from durabus.lifecycle.state import EventState, LockState, Record, SettledClaim
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim, OfferRequest
 from durabus.model.event import Event, NewEvent
 from durabus.model.handler import BusInfo, HandlerInfo
-from durabus.model.settlement import Complete, Settled
-from durabus.model.statuses import Action, EventMode, EventStatus
+from durabus.model.settlement import Complete, Keep, Settled, Settlement
+from durabus.model.statuses import LIVE, Action, EventMode, EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import Registration
 from durabus.stores.memory.store import MemoryStore
 from durabus.stores.replicated_log.wire import PackedCompletions, PackedSettlement
+from durabus.stores.wakeups import ENDS
 
 
 class BulkCore(MemoryStore):
@@ -38,11 +41,15 @@ class BulkCore(MemoryStore):
             self._check_open()
             now = self._clock.now()
             outcomes: list[Settled | LeaseLost] = []
+            applied: list[Settlement] = []
             for one in sent:
                 if isinstance(one, PackedCompletions) and not with_entries:
                     outcomes += self._complete_all(one, now)
                 else:
-                    outcomes += [self._settle(made, now, with_entry=with_entries) for made in one.settlements()]
+                    outcomes += [
+                        self._settle(made, now, applied, with_entry=with_entries) for made in one.settlements()
+                    ]
+            self._add_children(applied, now)
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
     def _complete_all(self, done: PackedCompletions, now: float) -> list[Settled | LeaseLost]:
@@ -51,17 +58,20 @@ class BulkCore(MemoryStore):
         outcomes: list[Settled | LeaseLost] = []
         records: list[Record] = []
         bus = lane = None
-        for id_, milliseconds in zip(done.ids, done.times, strict=True):
+        for id_, milliseconds, handler_id in done.items:
             state = states.get(id_)
             if state is None or not _plainly_held(state, token, fence) or token in self._event_locks:
                 self._log.append(records)
                 records = []
-                outcomes.append(self._settle(Complete(ClaimRef(id_, token, fence), (), (), milliseconds), now))
+                one = Complete(ClaimRef(id_, token, fence), (), (), milliseconds, handler_id=handler_id)
+                outcomes.append(self._settle(one, now, []))
                 continue
             event = replace(state.event, status=EventStatus.COMPLETED, updated_ts=now, expires_ts=None)
             outcome = Settled(id_, EventStatus.COMPLETED)
             states[id_] = EventState(event, None, (), SettledClaim(token, fence, Action.COMPLETED, outcome))
-            records.append(Record(Action.COMPLETED, event, now, event.worker_id, None, milliseconds))
+            records.append(
+                Record(Action.COMPLETED, event, now, event.worker_id, None, milliseconds, handler_id=handler_id)
+            )
             outcomes.append(outcome)
             self._let_go(id_, token)
             if lane is None or event.bus != bus:
@@ -73,6 +83,8 @@ class BulkCore(MemoryStore):
                 records = []
                 self._forget_excess(lane, self._max_history)
         self._log.append(records)
+        if ENDS in self._waiting:
+            self._waiting.wake(ENDS)
         return outcomes
 
     def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
@@ -107,14 +119,19 @@ class BulkCore(MemoryStore):
         if claims:
             self._log.append(records)
             self._held[token] = {claim.event.id: None for claim in claims}
+            self._saw_process(token, now)
         return claims
 
 
 def _plainly_held(state: EventState, token: str, fence: int) -> bool:
-    """Return whether the claim is current and the event has no stored handler results."""
+    """Return whether the claim is current, the event has no stored handler results, and it is no child."""
     event = state.event
     return (
-        state.token == token and event.fence == fence and event.status is EventStatus.PROCESSING and not state.handlers
+        state.token == token
+        and event.fence == fence
+        and event.status is EventStatus.PROCESSING
+        and not state.handlers
+        and event.parent_id is None
     )
 
 
@@ -133,11 +150,36 @@ class CoreTables(NamedTuple):
     positions: dict[str, str]
     buses: list[tuple[BusInfo, str | None]]
     handlers: list[tuple[str, HandlerInfo, float | None]]
+    processes: dict[str, float]
     max_history: int
+    unpublished: list[NewEvent]
 
 
 class ReplicatedLogCore(BulkCore):
     """The store of a replica. Besides the contract it has checks that save writing a record to the log."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.unpublished: dict[str, NewEvent] = {}
+        """The children that a settlement stored, by ``event_id``, until their public records arrive."""
+
+    def _add_children(self, parents: Sequence[Settlement | Keep], now: float) -> None:
+        children = (child for one in parents for child in one.children)
+        self.unpublished.update((one.event_id, one) for one in children if self._stored_id(one) is None)
+        super()._add_children(parents, now)
+
+    def without_ended(self, new: Sequence[NewEvent]) -> list[NewEvent]:
+        """Leave out children whose public records arrive after they have ended and were deleted: they are not new."""
+        return [one for one in new if one.event_id not in self.unpublished or self._stored_id(one) is not None]
+
+    def not_published(
+        self, parents: Sequence[Settlement | Keep], outcomes: Sequence[Settled | LeaseLost | None]
+    ) -> list[NewEvent]:
+        """Return those of the children that are stored and not on the public lane yet."""
+        pairs = zip(parents, outcomes, strict=True)
+        children = [child for one, outcome in pairs if not isinstance(outcome, LeaseLost) for child in one.children]
+        with self._lock:
+            return [one for one in children if one.event_id in self.unpublished]
 
     def tables(self) -> CoreTables:
         """Return a copy of the state. It shares the rows, which never change."""
@@ -158,7 +200,9 @@ class ReplicatedLogCore(BulkCore):
                 handlers=[
                     (bus, one.info, one.kept_until) for bus, known in self._handlers.items() for one in known.values()
                 ],
+                processes=dict(self._processes),
                 max_history=self._max_history,
+                unpublished=list(self.unpublished.values()),
             )
 
     def restore(self, tables: CoreTables, *, now: float) -> None:
@@ -170,6 +214,8 @@ class ReplicatedLogCore(BulkCore):
             self._event_locks = dict(tables.event_locks)
             self._held = {token: dict.fromkeys(ids) for token, ids in tables.held}
             self._positions = dict(tables.positions)
+            self._processes = dict(tables.processes)
+            self.unpublished = {one.event_id: one for one in tables.unpublished}
             self._log.restore(tables.log, tables.last_number)
             self._put_back(tables.states, now)
             for info, revision in tables.buses:
@@ -190,9 +236,14 @@ class ReplicatedLogCore(BulkCore):
             ids[event.event_id] = id_
             if event.idempotency_key is not None:
                 self._keys[event.bus, event.idempotency_key] = id_
+            self._offers.note(state)
             if event.bus != bus:
                 bus = event.bus
                 lane = self._bus_queue(bus)
+            if event.parent_id is not None and status in LIVE:
+                self._live_children.setdefault(event.parent_id, set()).add(id_)
+            if state.handlers:
+                self._waits.note(state)
             if status is EventStatus.PENDING:
                 lane.pending(event, now)
             elif status is EventStatus.PROCESSING:
@@ -200,6 +251,9 @@ class ReplicatedLogCore(BulkCore):
                 lane.leased(event)
             elif status is EventStatus.COMPLETED:
                 lane.history[id_] = None
+            elif status is EventStatus.CANCELLED:
+                lane.history[id_] = None
+                lane.cancelled.add(id_)
             else:
                 self._dead[id_] = None
 
@@ -216,7 +270,7 @@ class ReplicatedLogCore(BulkCore):
         read = min(int(position) if position.isdigit() else 0 for position in self._positions.values())
         unread = {record.event.id for number, record in self._log.numbered()[0] if number > read}
         excess = [id_ for id_ in sorted(lane.history)[: max(len(lane.history) - keep, 0)] if id_ not in unread]
-        self._forget_completed(lane, excess)
+        self._forget_history(lane, excess)
         return len(excess)
 
     def knows_any(self, new: Sequence[NewEvent]) -> bool:
@@ -239,6 +293,14 @@ class ReplicatedLogCore(BulkCore):
             lane = self._bus_queues.get(request.bus)
             instant = None if lane is None else lane.next_instant()
             return instant is None or instant > self._clock.now()
+
+    def nothing_offered(self, request: OfferRequest) -> bool:
+        """Return whether a claim of offered handlers would find none, and is not a repeat."""
+        with self._lock:
+            now, states = self._clock.now(), [self._states[id_] for id_ in self._offers.of(request.bus)]
+            return not any(
+                held_handlers(state, request.token) or offered_handlers(state, request, now) for state in states
+            )
 
     def nothing_expired(self) -> bool:
         """Return whether no lease is over."""

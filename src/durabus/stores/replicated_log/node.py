@@ -19,6 +19,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.stores.replicated_log.callers import CLOSED, Barriers, Inbox, PendingCall, Replies, Sender
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
 from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.missing_records import MissingRecords
 from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import Snapshotter, load_newest
@@ -89,7 +90,9 @@ class Node:
         self._replies = Replies()
         self._sender = Sender(self.session, transport, self._replies, self._tasks.spawn, timeout=timeout)
         self._barriers = Barriers(transport, self._replies)
-        self._snapshotting: asyncio.Task[None] | None = None
+        self._own_work: list[asyncio.Task[None]] = []
+        """The services of the node, which append records of their own."""
+        self._missing_records = MissingRecords(self)
         self._snapshotter = Snapshotter(self, transport, every=snapshot_every, public_kept=public_kept)
 
     async def start(self) -> None:
@@ -116,9 +119,13 @@ class Node:
         """Like ``command``, for the node's own work, which goes on while it closes. Only for the node's thread."""
         return await self._inbox.ask(PendingCall("command", encode_command(command)))
 
-    async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
-        """Append events to the public lane. Returns the events that the replica stored."""
-        self.check_open()
+    async def publish(self, new: Sequence[NewEvent], *, own: bool = False) -> list[Event]:
+        """Append events to the public lane. Returns the events that the replica stored.
+
+        ``own`` is for the node's own work in its thread, which goes on while it closes.
+        """
+        if not own:
+            self.check_open()
         stored: list[Event] = await self._inbox.ask(PendingCall("publish", new))
         return stored
 
@@ -156,7 +163,7 @@ class Node:
             raise damage.as_error(self._transport.name) from damage
         self._tasks.spawn(self._read())
         self._tasks.spawn(self._look())
-        self._snapshotting = self._tasks.spawn(self._snapshotter.run())
+        self._own_work = [self._tasks.spawn(one.run()) for one in (self._snapshotter, self._missing_records)]
         settings: Join = await self.own_command(self._join)
         if settings != self._join:
             raise SchemaError(
@@ -167,8 +174,8 @@ class Node:
 
     async def _finish(self) -> None:
         deadline = monotonic() + self._timeout
-        if self._snapshotting is not None:
-            await cancel_until_ended([self._snapshotting])
+        if self._own_work:
+            await cancel_until_ended(self._own_work)
         while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
             await asyncio.sleep(CLOSE_EVERY)
         await self._tasks.cancel_all()

@@ -17,6 +17,18 @@ DEFAULT_PREFIX = "durabus"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PLACE = re.compile(r"(\d{1,18}(-\d{1,18})?)?", re.ASCII)
 
+SHOWN_BY: dict[str, tuple[str, ...]] = {
+    "unknown_outcome": (
+        "replicated_log/test_node.py::test_a_call_without_a_reply_raises_that_its_outcome_is_unknown",
+        "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+    ),
+    "limits": (
+        "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
+        "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+    ),
+}
+"""The tests that show guarantees of NATS and Kafka alike, by the field of ``Guarantees``."""
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every broker. ``cluster`` and ``max_history`` must be equal on all nodes: the first node sets
@@ -28,7 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = "default"
     """A name for nodes that belong together. A node of another cluster on the same prefix is refused."""
     max_history: int = DEFAULT_HISTORY
-    """How many COMPLETED events of a bus every node keeps in memory, with their log entries.
+    """How many COMPLETED and CANCELLED events of a bus every node keeps in memory, with their log entries.
 
     Entries that a reader with a saved position has not read yet stay, however many there are.
     """

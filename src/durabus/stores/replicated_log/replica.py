@@ -219,7 +219,10 @@ class Replica:
         whole = session.collect(rest.number, rest.place, rest.count, new)
         if whole is None:
             return None
-        stored = finish(self.core.add_events(whole))
+        stored = finish(self.core.add_events(self.core.without_ended(whole) if self.core.unpublished else whole))
+        if self.core.unpublished:
+            for one in whole:
+                self.core.unpublished.pop(one.event_id, None)
         return Answers(rest.number, [stored]) if rest.session == self._session else None
 
     def _do(self, command: Written, entry: BrokerRecord, *, with_entries: bool = False) -> Any:

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("durabus.replicated_log")
 
-FORMAT = 2
+FORMAT = 3
 BLOCK_BITS = 10
 BUCKETS = 256
 RESTORE_TRIES = 5
@@ -78,6 +78,8 @@ def dump(replica: Replica) -> AsyncIterator[SnapshotPart]:
         held=tables.held,
         event_locks=tables.event_locks,
         positions=tables.positions,
+        processes=tables.processes,
+        unpublished=tables.unpublished,
         fingerprints=replica.fingerprints(),
     )
     return _parts(tables, replica_row, sessions)
@@ -161,8 +163,10 @@ class SnapshotLoader:
                 event_locks=replica_row.event_locks,
                 log=list(numbered_records(sorted(rows["event_log"], key=attrgetter("number")), events)),
                 positions=replica_row.positions,
+                processes=replica_row.processes,
                 buses=[(row.info, row.revision) for row in buses],
                 handlers=[(row.bus, row.info, row.kept_until) for row in registered],
+                unpublished=replica_row.unpublished,
                 max_history=0 if replica_row.settings is None else replica_row.settings.max_history,
             ),
             now=manifest.at_ts,

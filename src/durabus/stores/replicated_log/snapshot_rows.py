@@ -48,6 +48,8 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     held: list[tuple[str, list[int]]]
     event_locks: list[tuple[str, LockClaim]]
     positions: dict[str, str]
+    processes: dict[str, float]
+    unpublished: list[NewEvent]
     fingerprints: dict[str, int]
     """The fingerprint of the newest record of each lane."""
 
@@ -94,6 +96,7 @@ class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
     results: tuple[HandlerResult, ...] = ()
     event: Event | None = None
     reason: str | None = None
+    handler_id: str | None = None
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -158,13 +161,18 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
+def _is_new(event: Event) -> bool:
+    """Return whether nothing happened to the event after its publishing. A cancelled event may have fence 0, too."""
+    return event.fence == 0 and event.status is EventStatus.PENDING
+
+
 def event_block(states: Iterable[EventState]) -> EventBlock:
     """Return the block of these events."""
     new: list[NewRow] = []
     others: list[EventState] = []
     for state in states:
         event = state.event
-        if event.fence:
+        if not _is_new(event):
             others.append(replace(state, handlers=()) if state.handlers else state)
             continue
         new.append(
@@ -205,7 +213,7 @@ def log_rows(log: Iterable[tuple[int, Record]], known: dict[int, Event], block_b
     def run_of(counted: tuple[int, tuple[int, Record]]) -> tuple[int, int, int] | None:
         place, (number, record) = counted
         here = known.get(record.event.id)
-        if here is None or here.fence:
+        if here is None or not _is_new(here):
             return None
         return number - place, number - record.event.id, number >> block_bits
 
@@ -238,6 +246,7 @@ def _log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
         record.results,
         None if event.id in known else _as_published(event),
         record.reason,
+        record.handler_id,
     )
 
 
@@ -263,7 +272,7 @@ def numbered_records(rows: Iterable[LogRow], events: dict[int, Event]) -> Iterat
     """Yield the log records of these rows, with their numbers."""
     for row in rows:
         event = events.get(row.id)
-        if row.action is Action.PUBLISHED and event is not None and event.fence == 0:
+        if row.action is Action.PUBLISHED and event is not None and _is_new(event):
             of = [events[id_] for id_ in range(row.id, row.id + row.count)]
             records = [Record(Action.PUBLISHED, event, event.created_ts) for event in of]
             yield from zip(range(row.number, row.number + row.count), records, strict=True)
@@ -294,6 +303,7 @@ def _record(row: LogRow, events: dict[int, Event]) -> Record:
         row.next_retry_ts,
         row.results,
         row.reason,
+        row.handler_id,
     )
 
 

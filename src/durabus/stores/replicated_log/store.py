@@ -5,74 +5,34 @@ Verbs that write append a command to the log. Verbs that read see everything tha
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from durabus.clock import Clock
 from durabus.errors import LeaseLost
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
+from durabus.model.claim import (
+    Claim,
+    ClaimRef,
+    ClaimRequest,
+    LockClaim,
+)
 from durabus.model.event import Event, NewEvent
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.model.limits import check_name, stored_text
-from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
+from durabus.model.log_entry import LogArchives, LogEntry, LogHold, LogPage, LogRows
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Keep, Settled, Settlement
+from durabus.model.settlement import Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import Features, require
 from durabus.store.log import START
+from durabus.store.processes import EndedProcesses
 from durabus.stores.replicated_log import commands as c
-from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.log_clock import LogClock, at_manual_time
 from durabus.stores.replicated_log.node import Node
 from durabus.stores.replicated_log.options import Options
-from durabus.stores.replicated_log.public_lane import travels_apart
+from durabus.stores.replicated_log.results import ReplicatedLogCalls, ReplicatedLogResults
 from durabus.stores.replicated_log.transport import Transport
 from durabus.stores.replicated_log.wire import wire, wire_ref
-
-SHOWN_BY: dict[str, tuple[str, ...]] = {
-    "unknown_outcome": (
-        "replicated_log/test_node.py::test_a_call_without_a_reply_raises_that_its_outcome_is_unknown",
-        "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
-    ),
-    "limits": (
-        "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
-        "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
-    ),
-}
-"""The tests that show guarantees of NATS and Kafka alike, by the field of ``Guarantees``."""
-
-
-class ReplicatedLogCalls:
-    """How the verbs reach the node. ``_current`` is for verbs that read, the others are for verbs that write."""
-
-    features: Features
-    _node: Node
-
-    @property
-    def _core(self) -> ReplicatedLogCore:
-        return self._node.replica.core
-
-    async def _current(self) -> ReplicatedLogCore:
-        await self._node.catch_up()
-        return self._node.replica.core
-
-    async def _write(self, command: c.Written) -> Any:
-        return await self._node.command(command)
-
-    async def _count(self, command: c.Written) -> int:
-        count: int = await self._node.command(command)
-        return count
-
-    async def _list(self, command: c.Written | Sequence[Any]) -> list[Any]:
-        """Run the command of a batch and return its list; an empty batch returns an empty list."""
-        self._node.check_open()
-        if isinstance(command, Sequence):
-            return []
-        answer: list[Any] = await self._node.command(command)
-        return answer
 
 
 class ReplicatedLogRegistrations(ReplicatedLogCalls):
@@ -118,9 +78,7 @@ class ReplicatedLogEvents(ReplicatedLogCalls):
             known = self._core.stored(new)
             if known is not None:
                 return known
-        apart = [c.Attach(one.event_id, one.metadata_json) for one in new if one.metadata_json and travels_apart(one)]
-        await asyncio.gather(*map(self._write, apart))  # together, so that they share records
-        return await self._node.publish(new)
+        return await self._publish(new)
 
     async def get_event(self, ref: EventRef) -> Event | None:
         return await (await self._current()).get_event(ref)
@@ -183,6 +141,7 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
             return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
         command = c.SettleEvents(wire(settlements), then_claim)
         answer: SettleAnswer = await self._node.command(command, with_entries=with_entries)
+        await self._publish_children(settlements, answer.outcomes)
         return answer
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
@@ -196,36 +155,28 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
         event: Event = await self._write(c.ResetEvent(ref, stored_text(reason)))
         return event
 
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        event: Event = await self._write(c.CancelEvent(ref, stored_text(reason)))
+        return event
 
-class ReplicatedLogResults(ReplicatedLogCalls):
-    """Implements ``store.results.Results`` on a replicated log."""
 
-    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
-        return await self._list(kept and c.KeepResults(tuple((wire_ref(one.ref), one.results) for one in kept)))
+class ReplicatedLogProcesses(ReplicatedLogCalls):
+    """Implements ``store.processes.Processes`` on a replicated log, by the time that the broker writes on records."""
 
-    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
-        claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))
-        return claim
+    async def show_presence(self, incarnation: str) -> bool:
+        await self._write(c.ShowPresence(incarnation))
+        return self.features.sees_ended_processes
 
-    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
-        return await self._list(claims and c.RenewHandlerClaims(tuple(claims), lease))
+    async def withdraw_presence(self, incarnation: str) -> None:
+        await self._write(c.WithdrawPresence(incarnation))
 
-    async def release_handler_claim(self, claim: HandlerClaim) -> None:
-        await self._write(c.ReleaseHandlerClaim(claim))
+    async def ended_processes(self) -> EndedProcesses:
+        """See ``Processes``. The replica of this node answers, so a look costs the broker nothing."""
+        self._node.check_open()
+        return await self._core.ended_processes()
 
-    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        result: HandlerResult = await self._write(c.CompleteHandlerResult(claim, outcome))
-        return result
-
-    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
-        return await (await self._current()).list_results(ref)
-
-    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
-        settled: Settled | None = await self._write(c.CompleteEventIfDone(wire_ref(ref), tuple(handler_ids)))
-        return settled
-
-    async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        return await self._count(c.CleanupResults(limit))
+    async def end_process(self, incarnation: str, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        return await self._count(c.EndProcess(incarnation, max_attempts, limit))
 
 
 class ReplicatedLogLocks(ReplicatedLogCalls):
@@ -259,8 +210,8 @@ class ReplicatedLogLog(ReplicatedLogCalls):
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
         return await (await self._current()).cut_log(after=after, until=until, rows=rows, limit=limit)
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        return await self._count(c.TrimLog(until, older_than, limit))
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
+        return await self._count(c.TrimLog(until, older_than, limit, ignoring))
 
     async def log_head(self) -> str:
         return await (await self._current()).log_head()
@@ -277,11 +228,14 @@ class ReplicatedLogLog(ReplicatedLogCalls):
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         return await (await self._current()).read_event_log(ref)
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
         await self._write(c.SavePosition(name, position, lock))
 
     async def read_position(self, name: str) -> str:
         return await (await self._current()).read_position(name)
+
+    async def read_archives(self) -> LogArchives:
+        return await (await self._current()).read_archives()
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         return await (await self._current()).list_dead_letters(bus=bus, limit=limit, offset=offset)
@@ -300,6 +254,7 @@ class ReplicatedLogStore(
     ReplicatedLogRegistrations,
     ReplicatedLogEvents,
     ReplicatedLogClaims,
+    ReplicatedLogProcesses,
     ReplicatedLogResults,
     ReplicatedLogLocks,
     ReplicatedLogLog,
@@ -356,3 +311,11 @@ class ReplicatedLogStore(
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
         self._node.check_open()
         return await self._core.wait_for_work(bus, timeout=timeout)
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._node.check_open()
+        return await self._core.wait_for_ends(node, timeout=timeout)
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:  # noqa: ARG002  (the contract's name)
+        """See ``EventStore``: each node is woken when it applies the record of the end."""
+        self._node.check_open()

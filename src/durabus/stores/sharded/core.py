@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from durabus.errors import DurabusError, LeaseLost, SchemaError, StoreError
@@ -32,13 +32,19 @@ def features_of(shards: Sequence[EventStore]) -> Features:
         survives_power_loss=all(one.survives_power_loss for one in inner),
         shared_between_processes=all(one.shared_between_processes for one in inner),
         caller_transactions=False,
+        waits=False,
         manual_clock=all(one.manual_clock for one in inner),
         ordering_keys=False,
         claims_by_event_id=all(one.claims_by_event_id for one in inner),
         idempotency_keys=False,
         serial_modes=False,
         one_order=False,
+        children=False,
         minimum_lease=max(one.minimum_lease for one in inner),
+        sees_ended_processes=all(one.sees_ended_processes for one in inner),
+        presence_renewed_every=min(
+            (one.presence_renewed_every for one in inner if one.presence_renewed_every), default=None
+        ),
     )
 
 
@@ -72,17 +78,13 @@ class ShardedCore:
         return await self._shards[0].now()
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
-        waiting = {asyncio.create_task(shard.wait_for_work(bus, timeout=timeout)) for shard in self._shards}
-        try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if True in [task.result() for task in done]:  # reads every result, so that no error is lost
-                    return True
-            return False
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        return await _first_hint(shard.wait_for_work(bus, timeout=timeout) for shard in self._shards)
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        return await _first_hint(shard.wait_for_ends(node, timeout=timeout) for shard in self._shards)
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:
+        await self._all(lambda shard, _: shard.tell_ends(nodes))
 
     async def _mark(self, shard: EventStore, number: int) -> None:
         """Write its number into a shard. Raises if the shard has another number already."""
@@ -172,3 +174,18 @@ class ShardedCore:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+async def _first_hint(waits: Iterable[Awaitable[bool]]) -> bool:
+    """Return True as soon as one of the shards gives a hint; False if none does."""
+    waiting = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if True in [task.result() for task in done]:  # reads every result, so that no error is lost
+                return True
+        return False
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

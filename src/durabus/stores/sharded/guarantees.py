@@ -31,6 +31,7 @@ GUARANTEES = Guarantees(
         "does the rest, once."
     ),
     clock="that of the event's shard; `now` is the first one's.",
+    takeover="as its shards: each sees the end of a process for itself.",
     wake_up="by the first shard that reports new work.",
     limits=(
         "2 to 16 shards; their number and order are part of every id, written into each shard, and cannot be changed; "
@@ -58,6 +59,7 @@ GUARANTEES = Guarantees(
         ),
         "unknown_outcome": (f"{SHARDS}::test_a_batch_that_fails_half_way_is_completed_by_a_repeat",),
         "clock": (f"{SUITE}::test_the_stores_clock_is_the_one_that_counts",),
+        "takeover": (f"{SUITE}::test_the_events_of_an_ended_process_are_taken_back",),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": (
             f"{SHARDS}::test_shards_in_another_order_or_number_are_refused",

@@ -7,18 +7,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from durabus.errors import LeaseLost
 from durabus.model.claim import LockClaim
 from durabus.model.limits import check_name
-from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogHold, LogPage, LogRows
+from durabus.model.log_entry import LOG_COLUMNS, LogArchives, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
-from durabus.store.log import START
+from durabus.store.log import ARCHIVE, START
 from durabus.stores.sharded.core import ShardedCore
 from durabus.stores.sharded.numbering import join, newest, saved, split
 
 T = TypeVar("T")
 ShardRow = tuple[Any, ...]
 
+SAVING = 30.0
+"""Seconds of the lock under which a shard saves its part of an archive's position."""
 POSITION, ID, AT = (LOG_COLUMNS.index(name) for name in ("position", "id", "at_ts"))
 
 
@@ -84,20 +87,50 @@ class ShardedLog(ShardedCore):
         entries = await self._shards[number].read_event_log(self._numbers.inner_ref(ref))
         return [self._numbers.entry(entry, number) for entry in entries]
 
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        self._split(position)
-        shard = self._shards[self._numbers.of_lock(lock.key)]
-        await shard.save_position(name, saved(await shard.now(), position), lock=lock)
+    async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
+        parts = [None] * self._numbers.count if position is None else self._split(position)
+        home = self._numbers.of_lock(lock.key)
+        shard = self._shards[home]
+        if name.startswith(ARCHIVE):
+            await shard.save_position(name, parts[home], lock=lock)
+            await self._all(lambda shard, number: self._save_part(shard, name, parts[number], lock, own=number != home))
+        else:
+            text = None if position is None else saved(await shard.now(), position)
+            await shard.save_position(name, text, lock=lock)
+
+    async def _save_part(self, shard: EventStore, name: str, part: str | None, lock: LockClaim, *, own: bool) -> None:
+        """Save the position of an archive in a shard that does not have ``lock``, under a lock of this shard.
+
+        If the holder of ``lock`` loses it meanwhile, an older position may stay here: that trims less, not more.
+        """
+        if not own:
+            return
+        held = await shard.claim_lock(lock.key, worker_id=lock.worker_id, token=lock.token, lease=SAVING)
+        if held is None:
+            raise LeaseLost(lock.key, "another process holds this lock in one of the shards")
+        await shard.save_position(name, part, lock=held)
+        await shard.release_lock(held)
 
     async def read_position(self, name: str) -> str:
-        return newest(await self._all(lambda shard, _: shard.read_position(name)))
+        found = await self._all(lambda shard, _: shard.read_position(name))
+        return join(found) if name.startswith(ARCHIVE) else newest(found)
 
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+    async def read_archives(self) -> LogArchives:
+        found = await self._all(lambda shard, _: shard.read_archives())
+        names = {name for one in found for name in one.positions}
+        return LogArchives(
+            positions={name: join([one.positions.get(name, START) for one in found]) for name in names},
+            trimmed=any(one.trimmed for one in found),
+        )
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000, ignoring: str = "") -> int:
         """See ``Log``. ``limit`` holds for each shard."""
         ends = self._split(until)
         return sum(
             await self._all(
-                lambda shard, number: shard.trim_log(until=ends[number], older_than=older_than, limit=limit)
+                lambda shard, number: shard.trim_log(
+                    until=ends[number], older_than=older_than, limit=limit, ignoring=ignoring
+                )
             )
         )
 

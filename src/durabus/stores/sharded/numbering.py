@@ -110,7 +110,8 @@ class Numbering:
 
     def inner_keep(self, keep: Keep) -> Keep:
         """Return kept results with the id that the shard uses."""
-        return Keep(self.inner_claim(keep.ref), keep.results)
+        ref = keep.ref
+        return Keep(self.inner_claim(ref) if isinstance(ref, ClaimRef) else self.inner_handler(ref), keep.results)
 
     def inner_handler(self, claim: HandlerClaim) -> HandlerClaim:
         """Return a handler claim with the id that the shard uses."""

@@ -9,7 +9,7 @@ from durabus.clock import Clock
 from durabus.errors import ConfigurationError
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.store.connect import make_store
-from durabus.stores.sharded.claims import ShardedClaims
+from durabus.stores.sharded.claims import ShardedClaims, ShardedProcesses, ShardedResults
 from durabus.stores.sharded.core import ShardedCore
 from durabus.stores.sharded.events import ShardedEvents
 from durabus.stores.sharded.log import ShardedLog
@@ -110,7 +110,7 @@ def _merged_bus(one: BusInfo, other: BusInfo) -> BusInfo:
     )
 
 
-class ShardedStore(ShardedEvents, ShardedClaims, ShardedLog, ShardedRegistrations):
+class ShardedStore(ShardedEvents, ShardedClaims, ShardedResults, ShardedProcesses, ShardedLog, ShardedRegistrations):
     """Several stores as one. An event and everything about it is on shard ``event_id % N``.
 
     Of the contract

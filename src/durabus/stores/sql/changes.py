@@ -6,8 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import ended_handler_claims
 from durabus.lifecycle.state import EventState
 from durabus.model.claim import handler_lock_key
+from durabus.model.settlement import Settled, Settlement
+from durabus.model.statuses import EventStatus
 from durabus.stores.sql.rows import Row, handler_to
 
 NO_EVENT = "no such event"
@@ -35,10 +39,14 @@ def changed_handlers(before: EventState, after: EventState) -> tuple[list[Row], 
 
 
 def freed_handler_locks(before: EventState, after: EventState) -> list[Row]:
-    """Return (key, token) of the serial lock of each handler whose claim the settlement ended by writing its result."""
-    gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
+    """Return (key, token) of the serial lock of each handler whose claim has ended."""
     key = handler_lock_key(before.event.event_id)
-    return [(key, token) for token in gone if token is not None]
+    return [(key, token) for token in ended_handler_claims(before, after)]
+
+
+def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+    """Return the outcomes of a batch of plain completions."""
+    return [Settled(one.ref.id, EventStatus.COMPLETED) for one in settlements]
 
 
 async def purge_in_parts(purge: Callable[[int], Awaitable[int]], limit: int) -> int:

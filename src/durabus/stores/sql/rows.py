@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from durabus.lifecycle.state import HandlerState, LockState, SettledClaim
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event, NewEvent
-from durabus.model.log_entry import LogEntry
-from durabus.model.result import HandlerResult
+from durabus.model.log_entry import LOG_COLUMNS, LogEntry
+from durabus.model.result import HandlerResult, first_success
 from durabus.model.settlement import Settled
-from durabus.model.statuses import Action, EventStatus, ResultStatus
+from durabus.model.statuses import HISTORY, Action, EventStatus, ResultStatus
 
 Row = Sequence[Any]
 
@@ -28,9 +28,12 @@ _RESULT_STATUSES = {status.value: status for status in ResultStatus}
 _encode = msgspec.json.Encoder().encode
 _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
+_handler_id = msgspec.json.Decoder(str).decode
 _NOT_THE_EVENT = (None,) * 7
 _SHOWN = 200
 """Number of characters of a damaged list that are shown."""
+RESULTS, TIME = LOG_COLUMNS.index("results"), LOG_COLUMNS.index("execution_time_ms")
+QUOTE = '"'
 
 
 def to_json(value: Any) -> str:
@@ -56,6 +59,25 @@ def strings_of(column: str | None) -> tuple[str, ...]:
 def results_to(results: tuple[HandlerResult, ...]) -> str | None:
     """Return results as a column of the log; NULL if there are none."""
     return _encode(results).decode() if results else None
+
+
+def results_of(column: str | None, time_ms: float | None) -> tuple[HandlerResult, ...]:
+    """Return results from a column of the log. The id of a handler stands for its success at its first call."""
+    if column is None:
+        return ()
+    return (first_success(_handler_id(column), time_ms),) if column.startswith(QUOTE) else _results(column)
+
+
+def log_row(row: Row) -> tuple[Any, ...]:
+    """Return the columns ``{entry}`` with the results written out, as ``LogRows`` holds them; damaged ones as is."""
+    column = row[RESULTS]
+    if column is None or not column.startswith(QUOTE):
+        return tuple(row)
+    try:
+        results = results_to(results_of(column, row[TIME]))
+    except (msgspec.DecodeError, UnicodeError):
+        results = column
+    return *row[:RESULTS], results, *row[RESULTS + 1 :]
 
 
 def added_event(new: NewEvent, id_: int, now: float, due: float) -> Event:
@@ -169,14 +191,14 @@ def entry_of(row: Row) -> LogEntry:
         parent_id=parent_id,
         payload_json=payload,
         errors=() if errors is None else strings_of(errors),
-        results=() if results is None else _results(results),
+        results=() if results is None else results_of(results, time_ms),
     )
 
 
 def entry_to(entry: LogEntry, event: Event, token: str | None) -> Row:
-    """Return the row of a log entry. A COMPLETED entry also holds the other columns of the event."""
+    """Return the row of a log entry. A COMPLETED or CANCELLED entry also holds the other columns of the event."""
     rest: Row = _NOT_THE_EVENT
-    if entry.status is EventStatus.COMPLETED:
+    if entry.status in HISTORY:
         rest = (
             True, event.priority, event.max_attempts, event.due_ts, event.picked_ts, event.started_ts,
             event.idempotency_key,
@@ -191,7 +213,7 @@ def entry_to(entry: LogEntry, event: Event, token: str | None) -> Row:
 
 def handler_of(row: Row) -> HandlerState:
     """Return a handler's state from the columns ``{result}``."""
-    handler_id, status, attempts, error, value, time_ms, fence, worker_id, expires, token, settled_token = row
+    handler_id, status, attempts, error, value, time_ms, fence, worker_id, expires, token, settled_token, lock_key = row
     result = HandlerResult(
         handler_id=handler_id,
         status=_RESULT_STATUSES[status],
@@ -203,7 +225,7 @@ def handler_of(row: Row) -> HandlerState:
         worker_id=worker_id,
         expires_ts=expires,
     )
-    return HandlerState(result, token, settled_token)
+    return HandlerState(result, token, settled_token, lock_key)
 
 
 def handler_to(id_: int, handler: HandlerState) -> Row:
@@ -212,7 +234,7 @@ def handler_to(id_: int, handler: HandlerState) -> Row:
     return (
         id_, result.handler_id, result.status.value, result.attempts, result.error, result.value_json,
         result.execution_time_ms, result.fence, result.worker_id, result.expires_ts, handler.token,
-        handler.settled_token,
+        handler.settled_token, handler.lock_key,
     )  # fmt: skip
 
 

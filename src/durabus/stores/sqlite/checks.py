@@ -50,7 +50,7 @@ def _durability(address: SQLiteAddress) -> list[Finding]:
     if not file_locks.supported():
         advice = (
             "closing any descriptor of the file drops SQLite's locks: do not read or copy it in a process that has "
-            "the store open, use `durabus db backup`"
+            "the store open, use `durabus db backup`. Events of a killed process come back when their lease is over"
         )
         found.append(Finding(level="note", setting="file_locks", value="of the process", advice=advice))
     return found

@@ -1,4 +1,4 @@
-"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events.
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires, resets and cancels events.
 
 ``claim_next_events`` takes four statements for a batch. The cost of none of them depends on the backlog.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
-from durabus.lifecycle.state import NOT_YOURS, LockState, Refused, Reset, Start
+from durabus.lifecycle.state import HELD, NOT_YOURS, LockState, Refused, Reset, Revoke, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event, ordering_key_of
@@ -24,12 +24,13 @@ from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of, to
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.layout import SQL
-from durabus.stores.sqlite.locks import get_lock, may_claim, take
+from durabus.stores.sqlite.locks import get_lock, may_claim, take, void_handlers
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.settlements import (
     abandoned_claims,
     claims_of,
     expire,
+    free_handler_locks,
     is_current,
     load,
     load_handlers,
@@ -63,7 +64,8 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     if due or expired:  # an event behind the expired one may be due now
         _promote(tx, bus)
     key = event_lock_key(request.mode, bus)
-    lock = None if key is None else _may_lock(tx, key, request)
+    handled = [] if key is None else tx.all(SQL["events_with_handlers_under"], (key,))
+    lock = None if key is None else _may_lock(tx, key, request, max((ends for _, ends in handled), default=0.0))
     refused = isinstance(lock, Refused) or request.limit < 1
     rows = [] if refused else _candidates(tx, request, request.limit)
     if not rows:
@@ -71,6 +73,7 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
         return []
     if isinstance(lock, LockState):
         take(tx, lock, request.max_attempts)
+        void_handlers(tx, lock.key, handled)
     tx.fruitful.add(bus)
     return _take(tx, request, rows, key, revision)
 
@@ -163,7 +166,9 @@ def _held_claim(tx: Transaction, row: Row, token: str, revision: str) -> Claim:
     return Claim(event, token, _results(tx, event.id), revision)
 
 
-def _may_lock(tx: Transaction, key: str, request: ClaimRequest) -> LockState | Refused:
+def _may_lock(tx: Transaction, key: str, request: ClaimRequest, handlers_end: float) -> LockState | Refused:
+    if handlers_end > tx.now:
+        return Refused(HELD)
     held = get_lock(tx, key)
     return may_claim(held, key, worker_id=request.worker_id, token=request.token, lease=request.lease, now=tx.now)
 
@@ -213,7 +218,10 @@ class SQLiteClaims(SQLiteCore):
         return await self._write(lambda tx: _expire(tx, max_attempts, limit))
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda tx: _reset(tx, ref, reason))
+        return await self._write(lambda tx: _take_away(tx, ref, Reset(stored_text(reason))))
+
+    async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
+        return await self._write(lambda tx: _take_away(tx, ref, Revoke(stored_text(reason))))
 
 
 def _settle(
@@ -261,15 +269,17 @@ def _expire(tx: Transaction, max_attempts: int | None, limit: int) -> int:
     return expire(tx, tx.all(SQL["expired_events_of_all"], {"now": tx.now, "limit": max(limit, 0)}), max_attempts)
 
 
-def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
+def _take_away(tx: Transaction, ref: EventRef, command: Reset | Revoke) -> Event:
+    """Reset or cancel an event. An event that the command does not apply to is returned unchanged."""
     event = get_event(tx, ref)
     if event is None:
         raise EventNotFound(ref)
     stored = load(tx, event.id)
-    applied = None if stored is None else transition(stored.state, Reset(stored_text(reason)), tx.now)
+    applied = None if stored is None else transition(stored.state, command, tx.now)
     if stored is None or applied is None or isinstance(applied, Refused):
         return event
     store(tx, stored, applied)
+    free_handler_locks(tx, stored.state, applied.state)
     return applied.state.event
 
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -24,8 +24,9 @@ from durabus.stores.sqlite import schema
 from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import Operation, Transaction, Watch, check_version, primary_code, store_error
 from durabus.stores.sqlite.database_file import OpenFile, Opening
-from durabus.stores.sqlite.file_locks import StoreTime
+from durabus.stores.sqlite.file_locks import StoreTime, supported
 from durabus.stores.sqlite.layout import SQL
+from durabus.stores.wakeups import ENDS
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class SQLiteCore:
             manual_clock=True,
             ordering_keys=True,
             claims_by_event_id=True,
+            sees_ended_processes=supported(),
         )
 
     async def open(self) -> None:
@@ -98,6 +100,14 @@ class SQLiteCore:
                 return await watch.future
         except TimeoutError:
             return False
+
+    async def wait_for_ends(self, node: str, *, timeout: float) -> bool:  # noqa: ARG002, ASYNC109  (the contract's names)
+        """See ``EventStore``: every commit of another process wakes all nodes, because it may have ended an event."""
+        return await self.wait_for_work(ENDS, timeout=timeout)
+
+    async def tell_ends(self, nodes: Sequence[str]) -> None:  # noqa: ARG002  (the contract's name)
+        """See ``EventStore``: this wakes the nodes of this process; the commit of the end has woken the others."""
+        await self._write(lambda tx: tx.woken.add(ENDS))
 
     async def _write(self, run: Callable[[Transaction], T]) -> T:
         """Run in the next write transaction. Returns when it is committed."""

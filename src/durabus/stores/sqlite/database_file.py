@@ -113,7 +113,7 @@ class OpenFile:
         self._path = address.path
         self.connections: list[sqlite3.Connection] = []
         self.lock = WriteLock(self._path)
-        self._presence = Presence(self._path)
+        self.presence = Presence(self._path)
         self.writer = Writer(self._path, self.lock, time, self._let_go)
         self.reader = SQLiteReader(self._path, time)
         alone = came_alone(self._path)
@@ -164,7 +164,7 @@ class OpenFile:
         self.connections.append(connect_reader(self._path))
         for connection in self.connections:
             wait_for_others(connection, BUSY_TIMEOUT)
-        self._presence.take()
+        self.presence.take()
         refuse_second_name(self._path)
         return Identity(self._path)
 
@@ -178,10 +178,10 @@ class OpenFile:
         except StoreUnavailableError:  # the folder is gone, so no other process can reach the file
             held = False
         with self.writer.step:
-            self._presence.release()
+            self.presence.release()
             while self.connections:
                 self.connections.pop().close()
-            self._presence.tidy()
+            self.presence.tidy()
         if held:
             self.lock.release()
         self.lock.close()

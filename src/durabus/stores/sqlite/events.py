@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from durabus.model.event import Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
-from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
+from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.sql.changes import in_parts
 from durabus.stores.sql.rows import Row, event_of, to_json
@@ -27,6 +26,7 @@ from durabus.stores.sqlite.publishing import (
     counts,
     forget_dead_letters,
     get_event,
+    leave_queue,
     note_forgotten,
     note_live,
 )
@@ -73,7 +73,7 @@ def find(tx: Transaction, query: EventQuery) -> Stretch:
         found += _ask(tx, SQL["find_live"] + narrow + where, values | {"ids": to_json(few)})
     if wanted & DEAD_LETTER:
         found += _ask(tx, SQL["find_dead"] + where, values)
-    if EventStatus.COMPLETED in wanted:
+    if wanted & HISTORY:
         # Without a bus or parent, the plus keeps the planner from sorting every completed event.
         one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
         if len(found) >= query.limit:  # an event older than a full page of others is not on this page
@@ -131,7 +131,7 @@ def _newest(tx: Transaction, wanted: frozenset[EventStatus], values: dict[str, A
         found.append(tx.value(SQL["newest_live"], values))
     if wanted & DEAD_LETTER:
         found.append(tx.value(SQL["newest_dead"], values))
-    if EventStatus.COMPLETED in wanted:
+    if wanted & HISTORY:
         found.append(tx.value(SQL["newest_completed_of_bus"] if "bus" in values else SQL["newest_completed"], values))
     return max(id_ for id_ in found if id_ is not None)
 
@@ -151,22 +151,27 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
     if stored is not None:
         free_lock(tx, stored)
         tx.many(SQL["forget_event_tags"], [(event.bus, tag, event.priority, event.id) for tag in event.tags])
-        tx.run(SQL["forget_live_event"], (event.id,))
+        leave_queue(tx, [event.id])
         note_live(tx, {event.bus: -1})
     forget_dead_letters(tx, [event.id])
     if tx.run(SQL["forget_completed"], (event.id,)):
-        note_forgotten(tx, {event.bus: 1})
+        note_forgotten(tx, [(event.bus, event.status)])
     forget_names(tx, [(event.id, event.event_id, event.bus, event.idempotency_key)])
     return True
 
 
-def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
-    """Trim COMPLETED events with their log entries. Returns how many events and entries it deleted."""
-    gone = tx.all(SQL["still_completed"], {"ids": to_json(ids)})
+def archived_until(tx: Transaction, *, ignoring: str = "") -> int:
+    """Return the position up to which every archive but ``ignoring`` has a copy of the log."""
+    return int(tx.value(SQL["archived_until"], (ignoring,)))
+
+
+def forget_completed(tx: Transaction, ids: Sequence[int], *, ignoring: str = "") -> tuple[int, int]:
+    """Trim COMPLETED and CANCELLED events with their log entries. Returns how many events and entries it deleted."""
+    gone = tx.all(SQL["still_completed"], {"ids": to_json(ids), "archived": archived_until(tx, ignoring=ignoring)})
     entries = tx.run(SQL["forget_entries"], {"ids": to_json([row[0] for row in gone])})
     entries += tx.run(SQL["forget_published_entries"], {"event_ids": to_json([row[1] for row in gone])})
-    note_forgotten(tx, Counter([row[2] for row in gone]))
-    forget_names(tx, gone)
+    note_forgotten(tx, [(row[2], row[4]) for row in gone])
+    forget_names(tx, [row[:4] for row in gone])
     return len(gone), entries
 
 
@@ -231,8 +236,10 @@ class SQLiteEvents(SQLiteCore):
         return await self._read(lambda tx: counts(tx, bus))
 
     async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
-        """Search without the write lock: a COMPLETED event stays COMPLETED until it is deleted."""
-        rows = await self._read(lambda tx: tx.all(sql, condition | {"limit": max(limit, 0)}))
+        """Search without the write lock: an event of the history stays as it is until it is deleted."""
+        rows = await self._read(
+            lambda tx: tx.all(sql, condition | {"archived": archived_until(tx), "limit": max(limit, 0)})
+        )
         trimmed = 0
         for part in in_parts([row[0] for row in rows]):
             trimmed += (await self._write(partial(forget_completed, ids=part)))[0]

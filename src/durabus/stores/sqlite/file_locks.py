@@ -192,24 +192,37 @@ _SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform.star
 _DESCRIPTORS = "/proc/self/fd"
 
 
-class _Lock:
+class FileLock:
     """A lock on one file, shared by all stores of this process that have it open."""
 
     def __init__(self, descriptor: int, byte_range: ByteRange) -> None:
         self._descriptor = descriptor
         self._byte_range = byte_range
         self.users = 0
+        self.shown: set[int] = set()
+        """Bytes that show that processes live: see ``processes``."""
 
-    def set(self, kind: int) -> None:
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, *self._byte_range, 0)
+    def set(self, kind: int, byte_range: ByteRange | None = None) -> None:
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, *(byte_range or self._byte_range), 0)
         fcntl.fcntl(self._descriptor, _SET_LOCK or 0, request)
+
+    def find(self, byte_range: ByteRange) -> ByteRange | None:
+        """Return a lock of another process inside the range, or None if there is none."""
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, *byte_range, 0)
+        kind, _, start, length, _ = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, request))
+        return None if kind == fcntl.F_UNLCK else (start, length)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a store uses the lock, or a byte shows a process to others. No process opens a deleted file."""
+        return self.users > 0 or (bool(self.shown) and os.fstat(self._descriptor).st_nlink > 0)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 _gate = threading.Lock()
-_locks: dict[Key, _Lock] = {}
+_locks: dict[Key, FileLock] = {}
 
 
 def supported() -> bool:
@@ -222,7 +235,7 @@ class Presence:
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        self._taken: list[_Lock] = []
+        self._taken: list[FileLock] = []
 
     def take(self) -> None:
         """Take the locks. The connections are open, so both files exist."""
@@ -252,6 +265,11 @@ class Presence:
                 if not lock.users:
                     lock.set(fcntl.F_UNLCK)
 
+    @property
+    def database_lock(self) -> FileLock | None:
+        """The lock on the database file; None if this system has no such locks."""
+        return self._taken[0] if self._taken else None
+
     @staticmethod
     def tidy() -> None:
         """Close the files that are no longer locked. The connections are closed by then."""
@@ -263,7 +281,7 @@ class Presence:
         lock = _locks.get(key)
         if lock is None:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-            lock = _locks[_key(os.fstat(descriptor))] = _Lock(descriptor, byte_range)
+            lock = _locks[_key(os.fstat(descriptor))] = FileLock(descriptor, byte_range)
         if not lock.users:
             lock.set(fcntl.F_RDLCK)
         lock.users += 1
@@ -288,7 +306,7 @@ class Presence:
 
 def _close_unused() -> None:
     """Close files without a user. Closing a descriptor drops this process's POSIX locks, so others stay open."""
-    unused = [key for key, lock in _locks.items() if not lock.users]
+    unused = [key for key, lock in _locks.items() if not lock.is_needed]
     if not unused:
         return
     opened = _opened()

@@ -17,6 +17,10 @@ GUARANTEES = Guarantees(
         "repeat the same call, it takes effect once."
     ),
     clock="the host's. If that is set back, the store's time goes on: it never goes back or stands still.",
+    takeover=(
+        "within half a second after kill -9: a lock of the operating system ends with the process. A frozen process "
+        "keeps its lease. On systems other than Linux only the lease counts."
+    ),
     wake_up="within milliseconds, from any process of the host.",
     limits="one host, one writer at a time; a call behind a frozen writer fails after 30 s and names its pid.",
     not_for="network file systems, several hosts, use across `fork()`.",
@@ -44,6 +48,11 @@ GUARANTEES = Guarantees(
         "clock": (
             "sqlite/test_clock.py::test_leases_end_and_retries_become_due_while_the_clock_is_behind",
             "sqlite/test_clock.py::test_the_log_is_never_stamped_backwards",
+        ),
+        "takeover": (
+            "processes/test_takeover.py::test_the_events_of_a_killed_process_are_taken_over_at_once[sqlite]",
+            "processes/test_takeover.py::test_a_frozen_process_keeps_its_claims[sqlite]",
+            "processes/test_takeover.py::test_a_forked_child_does_not_keep_the_presence_of_its_parent[sqlite]",
         ),
         "wake_up": ("sqlite/test_wakeup.py::test_a_publish_in_another_process_wakes_the_bus_it_is_for",),
         "limits": (

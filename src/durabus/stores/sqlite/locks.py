@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from durabus.errors import LeaseLost
-from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler
+from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler, void_handlers_under
 from durabus.lifecycle.state import LockState, Refused
 from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.limits import check_name
-from durabus.stores.sql.rows import lock_claim_of, lock_of
+from durabus.stores.sql.rows import Row, lock_claim_of, lock_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.layout import SQL
@@ -92,6 +94,13 @@ def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
     stored = None if id_ is None else load(tx, id_)
     if stored is not None and lost.token is not None:
         store_handlers(tx, stored, void_handler(stored.state, lost.token))
+
+
+def void_handlers(tx: Transaction, key: str, rows: Sequence[Row]) -> None:
+    """End the handler claims under a lock that another claim takes. The rows begin with the ids of their events."""
+    for stored in [load(tx, row[0]) for row in rows]:
+        if stored is not None:
+            store_handlers(tx, stored, void_handlers_under(stored.state, key, tx.now))
 
 
 def get_lock(tx: Transaction, key: str) -> LockState | None:

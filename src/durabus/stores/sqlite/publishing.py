@@ -9,7 +9,7 @@ Every transaction that changes these numbers writes the difference to ``event_co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from durabus.errors import SchemaError
@@ -20,30 +20,34 @@ from durabus.store.events import EventRef
 from durabus.stores.sql.rows import Row, added_event, event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.layout import SQL
+from durabus.stores.sqlite.waits import meet_waits
+
+_ENDED = (EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED, EventStatus.CANCELLED)
+"""The statuses in the order of the columns of ``event_counts``."""
 
 
 def counts(tx: Transaction, bus: str | None) -> Counts:
     """Return the numbers of events of one bus, or of all."""
     row = tx.all(SQL["counts"] if bus is None else SQL["counts_of_bus"], {"bus": bus})[0]
-    live, processing, completed, completed_with_errors, failed = row
+    live, processing, completed, completed_with_errors, failed, cancelled = row
     return Counts(
         pending=live - processing,
         processing=processing,
         completed=completed,
         completed_with_errors=completed_with_errors,
         failed=failed,
+        cancelled=cancelled,
     )
 
 
 def note_live(tx: Transaction, numbers: Mapping[str, int]) -> None:
     """Add to the number of live events of each bus."""
-    tx.many(SQL["note_counts"], [(bus, number, 0, 0, 0) for bus, number in numbers.items()])
+    tx.many(SQL["note_counts"], [(bus, number, 0, 0, 0, 0) for bus, number in numbers.items()])
 
 
 def note_ended(tx: Transaction, event: Event) -> None:
     """Count one event that ended in the status it has."""
-    ended = (EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED)
-    tx.run(SQL["note_counts"], (event.bus, -1, *(int(event.status is one) for one in ended)))
+    tx.run(SQL["note_counts"], (event.bus, -1, *(int(event.status is one) for one in _ENDED)))
 
 
 def note_completed(tx: Transaction, count: int) -> None:
@@ -51,9 +55,21 @@ def note_completed(tx: Transaction, count: int) -> None:
     tx.run(SQL["note_completed"], {"last": tx.cursor.lastrowid, "count": count})
 
 
-def note_forgotten(tx: Transaction, numbers: Mapping[str, int]) -> None:
-    """Subtract deleted COMPLETED events of each bus."""
-    tx.many(SQL["note_counts"], [(bus, 0, -number, 0, 0) for bus, number in numbers.items()])
+def leave_queue(tx: Transaction, ids: Sequence[int]) -> None:
+    """Remove events that have ended, or are deleted, from the queue. The last child of a parent wakes its workers."""
+    before = tx.connection.total_changes
+    gone = tx.run(SQL["leave_queue"], {"ids": to_json(ids)})
+    if tx.connection.total_changes - before > gone:  # a trigger has changed other events, too
+        tx.woken.update(bus for (bus,) in tx.all(SQL["woken_parents"]))
+
+
+def note_forgotten(tx: Transaction, gone: Iterable[tuple[str, str]]) -> None:
+    """Subtract deleted events of the history (bus and status of each)."""
+    numbers = Counter(gone)
+    tx.many(
+        SQL["note_counts"],
+        [(bus, 0, *(-number * (status == one) for one in _ENDED)) for (bus, status), number in numbers.items()],
+    )
 
 
 def forget_dead_letters(tx: Transaction, ids: Sequence[int]) -> None:
@@ -138,7 +154,9 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
     numbers = Counter([one.bus for one in new])
     note_live(tx, numbers)
     tx.woken.update(numbers)
-    return [added_event(one, id_, now, now + one.delay) for id_, one in enumerate(new, first)]
+    events = [added_event(one, id_, now, now + one.delay) for id_, one in enumerate(new, first)]
+    meet_waits(tx, events)
+    return events
 
 
 def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:

@@ -7,6 +7,7 @@ translations of the lifecycle and much faster. The lifecycle itself decides all 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from durabus.errors import LeaseLost
 from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventState, Expire, HandlerState, Refused
@@ -14,13 +15,17 @@ from durabus.lifecycle.transition import transition
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Settled, Settlement, add_entries
+from durabus.model.settlement import Complete, Release, Settled, Settlement, add_entries
 from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
 from durabus.stores.sql.rows import Row, entry_of, entry_to, event_of, handler_of, settled_of, strings_to, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.layout import SQL
-from durabus.stores.sqlite.publishing import get_event, note_completed, note_ended
+from durabus.stores.sqlite.publishing import add_events, get_event, leave_queue, note_completed, note_ended
+from durabus.stores.sqlite.waits import with_stored
+
+PlainRun = dict[int, tuple[float | None, str | None]]
+"""Plain completions: by id the execution time and the only handler."""
 
 
 def load(tx: Transaction, id_: int) -> StoredEvent | None:
@@ -68,7 +73,9 @@ def store(tx: Transaction, before: StoredEvent, applied: Applied, token: str | N
     else:
         if event.status in DEAD_LETTER:
             _insert_dead_letter(tx, event)
-        tx.run(SQL["forget_live_event"], (event.id,))
+        if event.status is EventStatus.CANCELLED:
+            tx.woken.add(event.bus)  # it may have held the lock of its bus, or the ordering key of a waiting event
+        leave_queue(tx, [event.id])
         note_ended(tx, event)
 
 
@@ -103,12 +110,12 @@ def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: 
     tx.many(SQL["append_entry"], [entry_to(entry, event, token) for entry in entries])
 
 
-def expire(tx: Transaction, rows: Sequence[Row], max_attempts: int | None) -> int:
-    """End the claims on events (rows of their ids) whose lease is over. Returns how many."""
+def expire(tx: Transaction, rows: Sequence[Row], max_attempts: int | None, ended: str | None = None) -> int:
+    """End the claims on events (rows of ids) whose lease is over, or whose process has ended. Returns how many."""
     taken = 0
     for id_ in sorted(row[0] for row in rows):
         stored = load(tx, id_)
-        applied = None if stored is None else transition(stored.state, Expire(max_attempts), tx.now)
+        applied = None if stored is None else transition(stored.state, Expire(max_attempts, ended), tx.now)
         if stored is not None and isinstance(applied, Applied):
             lost = applied.state.abandoned
             store(tx, stored, applied, None if lost is None else lost.token)
@@ -126,6 +133,11 @@ def free_event_lock(tx: Transaction, key: str | None, token: str | None, bus: st
     """Free the lock of a token that holds no event except ``but``, and wake the workers of the bus."""
     if key is not None and tx.run(SQL["free_event_lock"], {"key": key, "token": token, "but": but}):
         tx.woken.add(bus)
+
+
+def free_handler_locks(tx: Transaction, before: EventState, after: EventState) -> None:
+    """Free the serial lock of each handler whose claim has ended."""
+    tx.many(SQL["free_claimed_lock"], freed_handler_locks(before, after))
 
 
 def _return(tx: Transaction, event: Event) -> None:
@@ -151,7 +163,17 @@ def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
     if not settlements:
         return []
     uniform = _complete_uniform(tx, settlements)
-    return _settle_mixed(tx, settlements) if uniform is None else uniform
+    if uniform is not None:
+        return uniform
+    applied: list[Settlement] = []
+    outcomes = _settle_mixed(tx, with_stored(tx, settlements), applied)
+    children = [child for one in applied for child in one.children]
+    if children:
+        add_events(tx, children)
+    for one in applied:
+        if isinstance(one, Release) and one.until_children:
+            tx.run(SQL["wait_for_children"], {"id": one.ref.id, "fence": one.ref.fence})
+    return outcomes
 
 
 def settle_with_entries(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
@@ -171,18 +193,22 @@ def is_current(claim: Row, ref: ClaimRef) -> bool:
     return bool(claim[1] == ref.token and claim[2] == ref.fence)
 
 
-def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
-    """End one claim as the lifecycle decides. An exact repeat gets the result of the first call."""
+def settle(tx: Transaction, settlement: Settlement, applied: list[Settlement]) -> Settled | LeaseLost:
+    """End one claim as the lifecycle decides. An exact repeat gets the result of the first call.
+
+    ``applied`` gets the settlement if it took effect.
+    """
     ref = settlement.ref
     stored = load(tx, ref.id)
     if stored is None or not stored.state.settles(ref):
         return _repeated(tx, settlement)
-    applied = transition(stored.state, settlement, tx.now)
-    if isinstance(applied, Refused):
-        return LeaseLost(ref.id, applied.reason)
-    store(tx, stored, applied, ref.token)
-    tx.many(SQL["free_claimed_lock"], freed_handler_locks(stored.state, applied.state))
-    settled = applied.state.settled
+    done = transition(stored.state, settlement, tx.now)
+    if isinstance(done, Refused):
+        return LeaseLost(ref.id, done.reason)
+    store(tx, stored, done, ref.token)
+    free_handler_locks(tx, stored.state, done.state)
+    applied.append(settlement)
+    settled = done.state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.outcome
 
 
@@ -191,58 +217,67 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
     token, fence = settlements[0].ref.token, settlements[0].ref.fence
     if not token:
         return None  # the statement takes a missing token as claims that were checked before
-    times: dict[int, float | None] = {}
+    run: PlainRun = {}
     for one in settlements:
         ref = one.ref
-        if type(one) is not Complete or not _is_plain(one) or ref.token != token or ref.fence != fence:
+        if type(one) is not Complete or not one.is_plain or ref.token != token or ref.fence != fence:
             return None
-        times[ref.id] = one.execution_time_ms
-    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})
+        run[ref.id] = one.execution_time_ms, one.handler_id
+    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})
     if count != len(settlements):
         tx.run(SQL["uncomplete_events"], {"last": tx.cursor.lastrowid, "count": count})
         return None
     note_completed(tx, count)
     lock = tx.one(SQL["lock_of_claim"], (settlements[0].ref.id,))  # all events of one claim share it
-    tx.run(SQL["forget_completed_events"], {"ids": to_json(list(times))})
+    leave_queue(tx, list(run))
     if lock is not None:
         free_event_lock(tx, lock[0], token, lock[1])
-    return [Settled(id_, EventStatus.COMPLETED) for id_ in times]
+    return [Settled(id_, EventStatus.COMPLETED) for id_ in run]
 
 
-def _settle_mixed(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+def _settle_mixed(
+    tx: Transaction, settlements: Sequence[Settlement], applied: list[Settlement]
+) -> list[Settled | LeaseLost]:
     """Settle in order: runs of plain completions together, after one look at their claims, the others one by one."""
     claims = claims_of(tx, [settlement.ref.id for settlement in settlements])
     outcomes: list[Settled | LeaseLost] = []
-    run: dict[int, float | None] = {}
+    run: PlainRun = {}
     locks: set[tuple[str, str, str]] = set()
     for one in settlements:
         ref = one.ref
         # taken out, so that a second settlement of this event sees the state after the first one
         claim = claims.pop(ref.id, None)
-        if claim is not None and type(one) is Complete and claim[4] and is_current(claim, ref) and _is_plain(one):
-            run[ref.id] = one.execution_time_ms
+        if claim is not None and type(one) is Complete and claim[4] and is_current(claim, ref) and one.is_plain:
+            run[ref.id] = one.execution_time_ms, one.handler_id
             if claim[3] is not None:
                 locks.add((claim[3], ref.token, claim[5]))
             outcomes.append(Settled(ref.id, EventStatus.COMPLETED))
             continue
         _complete_run(tx, run)
-        outcomes.append(settle(tx, one))
+        outcomes.append(settle(tx, one, applied))
     _complete_run(tx, run)
     for lock in locks:
         free_event_lock(tx, *lock)
     return outcomes
 
 
-def _complete_run(tx: Transaction, run: dict[int, float | None]) -> None:
+def _complete_run(tx: Transaction, run: PlainRun) -> None:
     if run:
-        count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(run), "token": None, "fence": None})
+        count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": None, "fence": None})
         note_completed(tx, count)
-        tx.run(SQL["forget_completed_events"], {"ids": to_json(list(run))})
+        leave_queue(tx, list(run))
         run.clear()
 
 
-def _is_plain(one: Complete) -> bool:
-    return not one.results and not one.errors and one.status_code is None and one.reason is None
+def _parameters(tx: Transaction, run: PlainRun) -> dict[str, Any]:
+    """Return what ``complete_events`` takes. Mostly all events have one handler, which then comes only once."""
+    handlers = {handler_id for _, handler_id in run.values()}
+    if len(handlers) == 1:
+        (only,) = handlers
+        times = {id_: time for id_, (time, _) in run.items()}
+        return {"now": tx.now, "run": to_json(times), "handler": None if only is None else to_json(only)}
+    each = {id_: time if handler_id is None else (time, handler_id) for id_, (time, handler_id) in run.items()}
+    return {"now": tx.now, "run": to_json(each), "handler": None}
 
 
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:

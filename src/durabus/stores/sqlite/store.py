@@ -9,12 +9,20 @@ from durabus.stores.sqlite.dead_letters import SQLiteDeadLetters
 from durabus.stores.sqlite.events import SQLiteEvents
 from durabus.stores.sqlite.locks import SQLiteLocks
 from durabus.stores.sqlite.log import SQLiteLog
+from durabus.stores.sqlite.processes import SQLiteProcesses
 from durabus.stores.sqlite.registrations import SQLiteRegistrations
 from durabus.stores.sqlite.results import SQLiteResults
 
 
 class SQLiteStore(
-    SQLiteRegistrations, SQLiteEvents, SQLiteClaims, SQLiteResults, SQLiteLocks, SQLiteLog, SQLiteDeadLetters
+    SQLiteRegistrations,
+    SQLiteProcesses,
+    SQLiteEvents,
+    SQLiteClaims,
+    SQLiteResults,
+    SQLiteLocks,
+    SQLiteLog,
+    SQLiteDeadLetters,
 ):
     """One file on a local disk, shared by any number of threads, event loops and processes of one host."""
 

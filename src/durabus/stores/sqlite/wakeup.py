@@ -25,7 +25,7 @@ from pathlib import Path
 from durabus.clock import monotonic
 from durabus.stores.sqlite.connection import Transaction, Watch, deliver
 from durabus.stores.sqlite.layout import SQL
-from durabus.stores.wakeups import BusNews
+from durabus.stores.wakeups import ENDS, BusNews
 
 TELL_EVERY = 0.004
 """Minimum seconds between two reports: a busy neighbour must not keep this process awake."""
@@ -124,12 +124,15 @@ class SQLiteWakeup:
         self._connection = connection
         self._inotify = watch
         self._version = self._data_version()
+        self._handler_news = self._read_handler_news()
         self._sleepers: dict[str, list[Watch]] = {}
         self._alarms: dict[str, float] = {}
         self._next_look = 0.0
         self._noticed = 0.0
         self._looks_taken = len(LOOKS)
         self._news = BusNews()
+        self._unseen_ends = False
+        """Whether events may have ended while no caller waited for that."""
 
     @property
     def anybody(self) -> bool:
@@ -158,8 +161,9 @@ class SQLiteWakeup:
         bus = watch.bus
         self._begin_to_watch()
         self._see_others(now)
-        ready, alarm = self._next_wakeup(bus, now)
-        if ready and self._news.has(bus):
+        ready, alarm = (self._unseen_ends, None) if bus == ENDS else self._next_wakeup(bus, now)
+        if ready and (bus == ENDS or self._news.has(bus)):
+            self._unseen_ends = self._unseen_ends and bus != ENDS
             deliver([watch])
             return
         if not self._sleepers:
@@ -175,7 +179,9 @@ class SQLiteWakeup:
         for bus in tx.fruitful:
             self._news.claimed(bus, mark, anything=True)
         for bus in tx.woken:
-            if bus in self._sleepers:
+            if bus == ENDS:
+                self._events_may_have_ended()
+            elif bus in self._sleepers:
                 self._wake(bus)
             else:
                 self._news.add(bus)
@@ -231,12 +237,19 @@ class SQLiteWakeup:
             return
         self._version = version
         self._news.add(None)
+        self._events_may_have_ended()
+        news, self._handler_news = self._handler_news, self._read_handler_news()
         for bus in list(self._sleepers):
             ready, alarm = self._next_wakeup(bus, now)
-            if ready:
+            if ready or news != self._handler_news:
                 self._wake(bus)
             else:
                 self._set_alarm(bus, alarm)
+
+    def _events_may_have_ended(self) -> None:
+        """Wake those that wait for the ends of events, or the next one that begins to wait."""
+        self._unseen_ends = ENDS not in self._sleepers
+        self._wake(ENDS)
 
     def _wake(self, bus: str) -> None:
         self._alarms.pop(bus, None)
@@ -253,6 +266,10 @@ class SQLiteWakeup:
         ready, due, expires = self._connection.execute(SQL["next_wakeup"], {"bus": bus}).fetchone()
         instants = [instant for instant in (due, expires) if instant is not None]
         return bool(ready), monotonic() + max(min(instants) - now, 0.0) if instants else None
+
+    def _read_handler_news(self) -> int:
+        news: int = self._connection.execute(SQL["handler_news"]).fetchone()[0]
+        return news
 
     def _data_version(self) -> int:
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]

@@ -162,7 +162,7 @@ class ClaimTests:
         await lab.settle(Complete(first[1].ref))
         assert await lab.store.claim_next_events(request) == [first[0], first[2]]
 
-    @pytest.mark.parametrize("lost_by", ["complete", "release", "fail", "reset", "remove"])
+    @pytest.mark.parametrize("lost_by", ["complete", "release", "fail", "reset", "cancel", "remove"])
     async def test_a_token_that_holds_nothing_any_more_is_a_new_request(self, lab: Lab, lost_by: str) -> None:
         """If the token holds none any more, the call is a new request."""
         await lab.publish(2)
@@ -177,6 +177,8 @@ class ClaimTests:
                 await lab.settle_one(Fail(claim.ref, "no", 5 * lab.moment))
             case "reset":
                 await lab.store.reset_event(claim.event.id, reason="stuck")
+            case "cancel":
+                await lab.store.cancel_event(claim.event.id, reason="not wanted")
             case "remove":
                 await lab.store.remove_event(claim.event.id)
         (again,) = await lab.store.claim_next_events(request)

@@ -1,124 +1,41 @@
-"""One of the two stores of a differential run, and the commands that it runs."""
+"""The commands of a differential run. Each store of the run gets the same ones."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from durabus.errors import DurabusError
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
-from durabus.model.event import Event, NewEvent
+from durabus.model.claim import (
+    ClaimRef,
+    ClaimRequest,
+    HandlerClaim,
+    HandlerClaimRequest,
+    OfferRequest,
+    new_token,
+)
+from durabus.model.event import NewEvent
 from durabus.model.query import EventQuery
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
-from durabus.model.statuses import EventMode, EventStatus, HandlerMode, ResultStatus
-from durabus.store.contract import EventStore
-
-
-class SideStep(msgspec.Struct, frozen=True):
-    """A verb, and numbers that choose its event and its details."""
-
-    verb: str
-    a: int
-    b: int
-    c: int
-
-
-class Side:
-    """One store, and the ids and claims that it has returned so far."""
-
-    def __init__(self, store: EventStore, *, keys: bool, names: bool) -> None:
-        self.store = store
-        self.gives_keys = keys
-        """Whether events can have an ordering key: only if both stores support it."""
-        self.asks_by_name = names
-        """Whether claims can name one event: only if both stores support it."""
-        self.names: dict[int, str] = {}
-        self.ids: list[int] = []
-        self.claims: list[ClaimRef] = [ClaimRef(999_999, made_name("token", 0), 1)]
-        self.current: list[ClaimRef] = []
-        self.requests: list[ClaimRequest] = []
-        self.handlers: list[HandlerClaim] = []
-        self.running: list[HandlerClaim] = []
-        self.locks: list[LockClaim] = []
-        self.settled: list[Settlement] = []
-        self.tokens = 0
-
-    def token(self) -> str:
-        """Return a new token. It is the same for both stores."""
-        self.tokens += 1
-        return made_name("token", self.tokens)
-
-    def learn(self, events: Sequence[Event]) -> list[Event]:
-        """Remember which id belongs to which event."""
-        for event in events:
-            if event.id not in self.names:
-                self.names[event.id] = event.event_id
-                self.ids.append(event.id)
-        return list(events)
-
-    def granted(self, claims: list[Claim]) -> list[Claim]:
-        """Remember granted claims."""
-        new = [claim.ref for claim in claims if claim.ref not in self.claims]
-        self.claims += new
-        self.current += new
-        return claims
-
-    def ended(self, refs: Sequence[ClaimRef]) -> None:
-        """Remember which claims were settled."""
-        self.current = [ref for ref in self.current if ref not in refs]
-
-    def ref(self, step: SideStep) -> ClaimRef:
-        """Return a claim that was granted before, mostly an open one, sometimes with a wrong token or fence."""
-        among = self.current if self.current and step.c % 6 else self.claims
-        found = among[step.a % len(among)]
-        match step.c % 12:
-            case 0:
-                return ClaimRef(found.id, self.token(), found.fence)
-            case 1:
-                return ClaimRef(found.id, found.token, found.fence + 1)
-            case _:
-                return found
-
-    def id(self, step: SideStep) -> int:
-        """Return an event that was published before, or an unknown one."""
-        return self.ids[step.a % len(self.ids)] if self.ids and step.c % 15 else 888_888
-
-    def plain(self, value: Any) -> Any:
-        """Return a reply without what can differ between stores: ids, positions, fences of locks, reasons."""
-        if isinstance(value, DurabusError):
-            return type(value).__name__
-        if isinstance(value, list | tuple):
-            return [self.plain(one) for one in value]
-        if isinstance(value, msgspec.Struct):
-            hidden = {"position", "next"} | ({"fence"} if isinstance(value, LockClaim) else set())
-            fields = {field: getattr(value, field) for field in value.__struct_fields__ if field not in hidden}
-            return {field: self._name(field, item) for field, item in fields.items()}
-        return value
-
-    def _name(self, field: str, item: Any) -> Any:
-        if field in ("id", "next_before_id") and isinstance(item, int):
-            return self.names.get(item, item)
-        if field == "results":
-            return sorted((self.plain(one) for one in item), key=lambda result: str(result["handler_id"]))
-        return self.plain(item)
-
-
-def made_name(kind: str, number: int) -> str:
-    """Return a token or an event id. It is the same for both stores."""
-    return f"{'0' if kind == 'token' else '1'}{number:07}-0000-7000-8000-000000000000"
-
-
-BUSES = ("orders", "mail")
-WORKERS = ("host-a:1", "host-b:2")
-TAGS = ((), ("eu",), ("us",), ("eu", "us"))
-KEYED = (None, None, '{"ordering_key":"a"}', '{"ordering_key":"b","n":1}', '{"n":1}')
-MODES = (EventMode.PARALLEL, EventMode.PARALLEL, EventMode.BUS_SERIAL, EventMode.GLOBAL_SERIAL)
-HANDLERS = ("a", "b", "c")
-OUTCOMES = (ResultStatus.SUCCEEDED, ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE)
-LEASE = 10.0
+from durabus.model.result import HandlerResult, offer
+from durabus.model.settlement import Cancel, Complete, Fail, Keep, Release, Settlement
+from durabus.model.statuses import EventStatus, HandlerMode, ResultStatus
+from durabus.model.wait import Scalar, new_wait, waiting
+from durabus.store.log import ARCHIVE
+from durabus.testing.conformance.sides import (
+    BUSES,
+    HANDLERS,
+    INCARNATIONS,
+    KEYED,
+    LEASE,
+    MODES,
+    OUTCOMES,
+    TAGS,
+    WORKERS,
+    Side,
+    SideStep,
+    made_name,
+)
 
 Verb = Callable[[Side, SideStep], Awaitable[Any]]
 
@@ -129,12 +46,13 @@ async def _add(side: Side, step: SideStep) -> Any:
             event_id=made_name("event", (step.a + n) % 40),
             bus=BUSES[(step.b + n) % 2],
             type=f"kind.{(step.c + n) % 3}",
-            payload_json=f'{{"n":{step.a + n}}}',
+            payload_json=f'{{"n":{step.a + n},"group":{(step.a + n) % 3}}}',
             metadata_json=KEYED[(step.a + step.b + n) % 5] if side.gives_keys else None,
             tags=TAGS[(step.c + n) % 4],
             priority=(0, 0, 5, -5)[(step.b + n) % 4],
             delay=(0.0, 0.0, 0.0, 7.0)[(step.a + n) % 4],
             max_attempts=(None, 1, 2, 3)[(step.c + step.a) % 4],
+            parent_id=made_name("event", step.b % 40) if step.c % 4 == 1 else None,
             idempotency_key=f"key-{step.b % 6}" if step.c % 3 == 0 else None,
         )
         for n in range(1 + step.c % 3)
@@ -176,20 +94,33 @@ def _settlement(side: Side, step: SideStep) -> Settlement:
     if side.settled and step.b % 9 == 0:
         return side.settled[-1 - step.a % min(len(side.settled), 3)]
     ref, results = side.ref(step), _results(step)
+    children = _children(side, ref, step)
     made: Settlement
-    match step.b % 6:
+    match step.b % 7:
         case 0 | 1:
-            made = Complete(ref, results, execution_time_ms=float(step.a), status_code=200, reason=_reason(step))
+            code, reason, only = (None, 200)[step.a % 2], _reason(step), (None, *HANDLERS)[step.c % 4]
+            made = Complete(ref, results, (), float(step.a), code, reason, only, children)
         case 2:
             made = Complete(ref, results, errors=(f"error {step.a}",))
         case 3:
-            made = Fail(ref, f"failed {step.a}", float(step.c % 3) * 4, results)
+            made = Fail(ref, f"failed {step.a}", float(step.c % 3) * 4, results, children=children)
         case 4:
             made = Fail(ref, f"failed {step.a}", None, results, status_code=500)
+        case 5:
+            made = Cancel(ref, f"expired {step.a}", results)
         case _:
-            made = Release(ref, float(step.c % 3) * 4, results, _reason(step))
+            waits, delay = side.has_children and step.a % 3 > 0, float(step.c % 3) * 4
+            made = Release(ref, delay, results, _reason(step), children, waits)
     side.settled.append(made)
     return made
+
+
+def _children(side: Side, ref: ClaimRef, step: SideStep) -> tuple[NewEvent, ...]:
+    if not side.has_children or step.a % 4:
+        return ()
+    names = (made_name("event", step.c % 50), made_name("event", step.b % 50))
+    bus, parent = BUSES[step.a % 2], side.names.get(ref.id, made_name("event", 0))
+    return tuple(NewEvent(event_id=n, bus=bus, type="child", payload_json="1", parent_id=parent) for n in names)
 
 
 def _reason(step: SideStep) -> str | None:
@@ -206,20 +137,64 @@ async def _settle(side: Side, step: SideStep) -> Any:
     return [answer.outcomes, side.granted(answer.claims)]
 
 
+async def _wait(side: Side, step: SideStep) -> Any:
+    """End a claim with a wait: for an event that is stored already, or that a later command stores, or for none."""
+    if not side.has_waits:
+        return await _settle(side, step)
+    ref = side.ref(step)
+    until = None if step.a % 3 == 0 else await side.store.now() + (3.0, 12.0)[step.a % 2]
+    where: dict[str, Scalar] = {"group": step.c % 3} if step.b % 3 else {}
+    wait = new_wait(side.buses.get(ref.id, BUSES[0]), f"kind.{step.c % 3}", where, until)
+    results = (*_results(step), waiting(f"{HANDLERS[step.b % 3]} > wait_for", wait))
+    delay = 3600.0 if until is None else (3.0, 12.0)[step.a % 2]
+    made = Fail(ref, f"failed {step.a}", delay, results) if step.b % 5 == 0 else Release(ref, delay, results)
+    side.settled.append(made)
+    answer = await side.store.settle_events([made])
+    side.ended([ref])
+    return answer.outcomes
+
+
 async def _claim_handler(side: Side, step: SideStep) -> Any:
-    request = HandlerClaimRequest(
-        event=side.ref(step),
-        handler_ids=HANDLERS[step.a % 3 :] + HANDLERS[: step.b % 2],
-        worker_id=WORKERS[step.b % 2],
-        token=side.handlers[-1].token if side.handlers and step.c % 5 == 0 else side.token(),
-        lease=LEASE,
-        mode=HandlerMode.SERIAL if step.b % 2 else HandlerMode.PARALLEL,
-    )
+    if side.handler_requests and step.c % 5 == 0:
+        request = side.handler_requests[-1 - step.a % min(len(side.handler_requests), 3)]
+    else:
+        request = HandlerClaimRequest(
+            event=side.ref(step),
+            handler_ids=HANDLERS[step.a % 3 :] + HANDLERS[: step.b % 2],
+            worker_id=WORKERS[step.b % 2],
+            token=side.token(),
+            lease=LEASE,
+            mode=HandlerMode.SERIAL if step.b % 2 else HandlerMode.PARALLEL,
+        )
+        side.handler_requests.append(request)
     claim = await side.store.claim_next_handler_result(request)
-    if claim is not None:
+    if claim is not None and claim not in side.handlers:
         side.handlers.append(claim)
         side.running.append(claim)
     return claim
+
+
+async def _claim_offers(side: Side, step: SideStep) -> Any:
+    if side.offers and step.c % 6 == 0:
+        request = side.offers[-1 - step.a % min(len(side.offers), 3)]
+    else:
+        request = OfferRequest(
+            bus=BUSES[step.a % 2],
+            handler_ids=HANDLERS[step.a % 3 :] + HANDLERS[: step.b % 2],
+            worker_id=WORKERS[step.b % 2],
+            token=side.token(),
+            limit=50,  # events have other numbers in the other store, so all or none
+            lease=LEASE,
+            mode=HandlerMode.SERIAL if step.c % 2 else HandlerMode.PARALLEL,
+        )
+        side.offers.append(request)
+    found = await side.store.claim_offered_handlers(request)
+    found.sort(key=lambda one: (one.event.event_id, one.claim.handler_id))
+    side.learn([one.event for one in found])  # a worker of another node may have published and offered them
+    new = [one.claim for one in found if one.claim not in side.handlers]
+    side.handlers += new
+    side.running += new
+    return sorted((side.plain(one) for one in found), key=str)
 
 
 def _handler(side: Side, step: SideStep) -> HandlerClaim:
@@ -237,7 +212,7 @@ async def _finish_handler(side: Side, step: SideStep) -> Any:
         side.running = [one for one in side.running if one != claim]
     match step.b % 5:
         case 0:
-            return await side.store.release_handler_claim(claim)
+            return await side.store.release_handler_claim(claim, delay=float(step.a % 3) * 4)
         case 1:
             return await side.store.renew_handler_claims([claim], lease=LEASE)
         case _:
@@ -247,9 +222,13 @@ async def _finish_handler(side: Side, step: SideStep) -> Any:
 
 
 async def _keep_results(side: Side, step: SideStep) -> Any:
-    status = (ResultStatus.SUCCEEDED, *OUTCOMES)[step.b % 5]
+    ref, status = side.ref(step), (ResultStatus.SUCCEEDED, *OUTCOMES)[step.b % 5]
     result = HandlerResult(handler_id=HANDLERS[step.c % 3], status=status, attempts=1, value_json="7")
-    return await side.store.keep_results([Keep(side.ref(step), (result,) * (step.a % 2 + 1))])
+    if step.b % 3 == 0:
+        result = offer(HANDLERS[step.c % 3])
+    if side.running and step.a % 5 == 0:
+        return await side.store.keep_results([Keep(_handler(side, step), (result,))])
+    return await side.store.keep_results([Keep(ref, (result,) * (step.a % 2 + 1), _children(side, ref, step))])
 
 
 async def _complete_if_done(side: Side, step: SideStep) -> Any:
@@ -258,9 +237,10 @@ async def _complete_if_done(side: Side, step: SideStep) -> Any:
 
 async def _lock(side: Side, step: SideStep) -> Any:
     if step.b % 3 == 0 or not side.locks:
-        key = ("report", "event:bus:orders", "event:global")[step.a % 3]
-        token = side.locks[-1].token if side.locks and step.c % 5 == 0 else side.token()
-        lock = await side.store.claim_lock(key, worker_id=WORKERS[step.c % 2], token=token, lease=LEASE)
+        key, worker = ("report", "event:bus:orders", "event:global")[step.a % 3], WORKERS[step.c % 2]
+        again = side.locks[-1] if side.locks and step.c % 5 == 0 else None
+        key, worker, token = (key, worker, side.token()) if again is None else (again.key, again.worker_id, again.token)
+        lock = await side.store.claim_lock(key, worker_id=worker, token=token, lease=LEASE)
         if lock is not None:
             side.locks.append(lock)
         return lock
@@ -274,8 +254,17 @@ async def _expire(side: Side, step: SideStep) -> Any:
     return await side.store.expire_events(max_attempts=(None, 2)[step.a % 2])
 
 
+async def _end_process(side: Side, step: SideStep) -> Any:
+    incarnation = INCARNATIONS[step.a % 2]
+    return await side.store.end_process(incarnation, max_attempts=(None, 2)[step.b % 2], limit=(1, 2, 1000)[step.c % 3])
+
+
 async def _reset(side: Side, step: SideStep) -> Any:
     return await side.store.reset_event(side.id(step), reason="stuck")
+
+
+async def _cancel(side: Side, step: SideStep) -> Any:
+    return await side.store.cancel_event(side.id(step), reason=f"not wanted {step.b}")
 
 
 async def _requeue(side: Side, step: SideStep) -> Any:
@@ -287,9 +276,18 @@ async def _requeue(side: Side, step: SideStep) -> Any:
     return await side.store.requeue_dead_letters([side.id(step)])
 
 
+async def _archive(side: Side, name: str, *, known: bool) -> Any:
+    lock = await side.store.claim_lock(name, worker_id="lake", token=new_token(), lease=30.0)
+    if lock is None:
+        return None
+    await side.store.save_position(name, await side.store.log_head() if known else None, lock=lock)
+    await side.store.release_lock(lock)
+    return sorted((await side.store.read_archives()).positions)
+
+
 async def _forget(side: Side, step: SideStep) -> Any:
     bus = BUSES[step.a % 2]
-    match step.b % 6:
+    match step.b % 7:
         case 0:
             return await side.store.trim_event_history(bus, older_than=float(step.c % 9), limit=2)
         case 1:
@@ -301,6 +299,8 @@ async def _forget(side: Side, step: SideStep) -> Any:
             return await side.store.cleanup_results()
         case 4:
             return len(await side.store.purge_dead_letters_by_id([side.id(step), *side.ids[-3:]]))
+        case 5:
+            return await _archive(side, f"{ARCHIVE}{step.a % 2}", known=bool(step.c % 3))
         case _:
             return await side.store.remove_event(side.id(step))
 
@@ -311,7 +311,7 @@ async def _look(side: Side, step: SideStep) -> Any:
         case 0:
             return await store.counts(bus)
         case 1:
-            query = EventQuery(bus=bus, tags=TAGS[step.c % 4], statuses=tuple(EventStatus)[: step.c % 6], limit=3)
+            query = EventQuery(bus=bus, tags=TAGS[step.c % 4], statuses=tuple(EventStatus)[: step.c % 7], limit=3)
             return await store.find(query)
         case 2:
             return await store.list_dead_letters(bus=bus, limit=2, offset=step.c % 3)
@@ -338,13 +338,17 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "start": (_start, 3),
     "renew": (_renew, 3),
     "settle": (_settle, 14),
+    "wait": (_wait, 6),
     "claim handler": (_claim_handler, 7),
     "finish handler": (_finish_handler, 7),
-    "keep results": (_keep_results, 5),
+    "claim offers": (_claim_offers, 5),
+    "keep results": (_keep_results, 7),
     "complete if done": (_complete_if_done, 4),
     "lock": (_lock, 4),
     "expire": (_expire, 4),
+    "end process": (_end_process, 3),
     "reset": (_reset, 2),
+    "cancel": (_cancel, 2),
     "requeue": (_requeue, 4),
     "forget": (_forget, 3),
     "look": (_look, 3),

@@ -11,6 +11,7 @@ from durabus.model.event import NewEvent, new_event, new_event_id
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import BUS, OTHER_BUS, Lab, batch
+from durabus.testing.conformance.waits import payment, wait_for
 
 EVERY_STATUS = pytest.mark.parametrize("status", list(EventStatus))
 
@@ -104,6 +105,24 @@ class DedupeTests:
         assert (answer[1], answer[3]) == (stored[2], stored[0])
         assert stored[2].id < answer[0].id < answer[2].id
         assert (await lab.store.counts()).pending == 5
+
+    @pytest.mark.parametrize("index", [0, 1], ids=["before", "after"])
+    async def test_a_known_event_is_returned_as_the_batch_leaves_it(
+        self, lab: Lab, other_node: EventStore, index: int
+    ) -> None:
+        """It is returned as the whole batch leaves it: another event of the batch may meet its wait."""
+        if not lab.store.features.waits:
+            return
+        known = batch(1)
+        await lab.store.add_events(known)
+        claim = await lab.claim_one()
+        await wait_for(lab, claim)
+        new = [payment()]
+        new[index:index] = known
+        answer = await other_node.add_events(new)
+        assert answer[index] == await lab.event(claim)
+        assert answer[index].due_ts == answer[index].updated_ts
+        assert [one.event.id for one in await lab.claim(limit=2)] == sorted(event.id for event in answer)
 
     async def test_a_repeat_of_the_whole_call_returns_the_same_events(self, lab: Lab, other_node: EventStore) -> None:
         """This also holds inside one batch, and makes a repeat of the whole call harmless."""

@@ -13,9 +13,12 @@ from typing import Any
 
 from durabus.clock import ManualClock
 from durabus.errors import DurabusError
+from durabus.model.claim import LOST
 from durabus.model.query import EventQuery
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.commands import LEASE, VERBS, Side, SideStep
+from durabus.store.processes import PRESENT_FOR
+from durabus.testing.conformance.commands import VERBS
+from durabus.testing.conformance.sides import LEASE, Side, SideStep
 
 
 class Difference(AssertionError):  # noqa: N818  (reads as the sentence it is)
@@ -35,11 +38,16 @@ async def compare(
     """Run ``steps`` on two new stores. Raises ``Difference`` at the first reply that differs."""
     keys = left.features.ordering_keys and right.features.ordering_keys
     names = left.features.claims_by_event_id and right.features.claims_by_event_id
-    sides = (Side(left, keys=keys, names=names), Side(right, keys=keys, names=names))
+    children = left.features.children and right.features.children
+    waits = left.features.waits and right.features.waits
+    sides = tuple(Side(one, keys=keys, names=names, children=children, waits=waits) for one in (left, right))
     for number, step in enumerate(steps):
         if step.verb == "advance":
             for clock in clocks:
                 clock.advance((1.0, 2.0, 4.0, LEASE)[step.a % 4])
+        if step.verb == "end process":
+            for clock in clocks:  # on every store, a process that is silent for so long has ended
+                clock.advance(PRESENT_FOR)
         answers = [await _answer(side, step) for side in sides]
         if answers[0] != answers[1]:
             raise Difference(_story(steps[: number + 1], sides, answers))
@@ -82,7 +90,7 @@ def _in_one_order(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_lost(entry: dict[str, Any]) -> bool:
-    return str(entry["error"]).startswith("lease expired")
+    return str(entry["error"]).startswith(LOST)
 
 
 async def _answer(side: Side, step: SideStep) -> Any:
@@ -99,7 +107,7 @@ def _first_difference(part: str, one: list[Any], two: list[Any], which: int) -> 
     return f"{part}: {(len(one), len(two))[which]} of them; the shorter is the beginning of the longer"
 
 
-def _story(steps: Sequence[SideStep], sides: tuple[Side, Side], answers: Sequence[Any]) -> str:
+def _story(steps: Sequence[SideStep], sides: Sequence[Side], answers: Sequence[Any]) -> str:
     told = "\n".join(f"  {number:3} {step}" for number, step in enumerate(steps))
     left, right = (type(side.store).__name__ for side in sides)
     return f"after\n{told}\n{left} answered\n  {answers[0]}\n{right} answered\n  {answers[1]}"

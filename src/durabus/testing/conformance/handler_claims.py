@@ -13,10 +13,11 @@ from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, HandlerClaim, HandlerClaimRequest, handler_lock_key, new_token
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
-from durabus.model.statuses import SETTLED, EventMode, HandlerMode, ResultStatus
+from durabus.model.statuses import SETTLED, EventMode, EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import ALICE, BOB, Lab
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab
 
+SERIAL_MODES = pytest.mark.parametrize("mode", [EventMode.BUS_SERIAL, EventMode.GLOBAL_SERIAL])
 BOTH_MODES = pytest.mark.parametrize("mode", list(HandlerMode))
 IDS = ("mail", "audit", "bill")
 
@@ -289,3 +290,79 @@ class HandlerClaimTests:
         assert len(await lab.store.list_locks()) == 2
         await lab.store.complete_handler_result(granted, outcome())
         assert [lock.key for lock in await lab.store.list_locks()] == ["event:bus:orders"]
+
+
+class SerialLockTests:
+    """Handlers that were claimed under the lock of a serial mode keep it."""
+
+    @SERIAL_MODES
+    async def test_the_lock_of_a_serial_mode_waits_for_the_handlers_that_were_claimed_under_it(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
+        """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+        ``event:global`` is free or expired, and no claim on a handler that was made under it is valid: such a claim
+        outlives the claim on its event (``renew_handler_claims``).
+        """
+        if not lab.store.features.serial_modes:
+            return
+        _, second = await lab.publish(2)
+        running = await _left_behind(lab, mode)
+        assert await lab.claim(other_node, mode=mode) == []
+        assert await lab.store.renew_handler_claims([running], lease=lab.lease) != []
+        assert await lab.claim(other_node, mode=mode) == []
+        await lab.store.complete_handler_result(running, outcome())
+        assert (await lab.claim_one(other_node, mode=mode)).event.id == second.id
+
+    @SERIAL_MODES
+    async def test_a_late_handler_under_the_lock_of_a_serial_mode_loses_its_claim(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
+        """Those whose leases are over end with this step, as in ``claim_next_handler_result``."""
+        if not lab.store.features.serial_modes:
+            return
+        _, second = await lab.publish(2)
+        late = await _left_behind(lab, mode)
+        await lab.let_the_lease_end()
+        assert (await lab.claim_one(other_node, mode=mode)).event.id == second.id
+        (renewed,) = await lab.store.renew_handler_claims([late], lease=lab.lease)
+        assert isinstance(renewed, LeaseLost)
+        (result,) = await lab.store.list_results(late.id)
+        assert (result.status, result.attempts, result.worker_id) == (ResultStatus.PENDING, 1, None)
+
+    @pytest.mark.parametrize("bus", [BUS, OTHER_BUS])
+    async def test_the_results_of_an_event_that_fails_with_its_lock_stay_as_they_are(
+        self, lab: Lab, other_node: EventStore, bus: str
+    ) -> None:
+        """After the event has ended, they stay as they are until ``cleanup_results``; those of a dead letter until it
+        is requeued or purged.
+        """
+        if not lab.store.features.serial_modes:
+            return
+        await lab.publish_one(max_attempts=1)
+        claim = await lab.claim_one(mode=EventMode.GLOBAL_SERIAL)
+        await handler_claim(lab, claim, mode=HandlerMode.PARALLEL)
+        before = await lab.store.list_results(claim.event.id)
+        await lab.publish_one(bus=bus)
+        await lab.let_the_lease_end()
+        await lab.claim_one(other_node, bus=bus, mode=EventMode.GLOBAL_SERIAL)
+        assert (await lab.event(claim)).status is EventStatus.FAILED
+        assert await lab.store.list_results(claim.event.id) == before
+
+    @SERIAL_MODES
+    async def test_handlers_that_were_claimed_without_a_lock_block_no_serial_mode(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
+        """If the event was claimed in a serial mode, its lock is not free until then."""
+        if not lab.store.features.serial_modes:
+            return
+        _, second = await lab.publish(2)
+        await _left_behind(lab, EventMode.PARALLEL)
+        assert (await lab.claim_one(other_node, mode=mode)).event.id == second.id
+
+
+async def _left_behind(lab: Lab, mode: EventMode) -> HandlerClaim:
+    """Return a claim on a handler of the first event, which waits for its next claim."""
+    claim = await lab.claim_one(mode=mode)
+    running = await handler_claim(lab, claim, mode=HandlerMode.PARALLEL)
+    await lab.settle_one(Fail(claim.ref, "no", 3600.0))
+    return running

@@ -10,8 +10,8 @@ from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef, new_token
 from durabus.model.event import new_event_id
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Keep, Release, Settled
-from durabus.model.statuses import EventStatus, HandlerMode, ResultStatus
+from durabus.model.settlement import Cancel, Complete, Fail, Keep, Release, Settled
+from durabus.model.statuses import HISTORY, EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import IDS, handler_claim, handler_request, outcome
 from durabus.testing.conformance.lab import ALICE, BUS, Lab
@@ -70,7 +70,7 @@ class HandlerResultTests:
         await lab.store.release_handler_claim(granted)
         (result,) = await lab.store.list_results(claim.event.id)
         assert (result.status, result.attempts, result.fence) == (ResultStatus.PENDING, 0, 1)
-        assert (result.worker_id, result.expires_ts) == (None, None)
+        assert (result.worker_id, result.is_offered) == (None, True)
         assert await lab.store.list_locks() == []
         again = await handler_claim(lab, claim)
         assert (again.handler_id, again.attempts, again.fence) == ("mail", 1, 2)
@@ -79,7 +79,7 @@ class HandlerResultTests:
     async def test_a_claim_that_was_ended_one_way_cannot_be_ended_the_other(self, lab: Lab, first: str) -> None:
         """Give up a handler claim: the handler becomes PENDING and gets its attempt back, and its lock is freed.
 
-        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current.
+        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current. It is offered again after ``delay``.
         """
         granted = await handler_claim(lab, await lab.claimed())
         if first == "release":
@@ -196,10 +196,12 @@ class HandlerResultTests:
             assert await lab.store.list_results(unknown) == []
 
     @pytest.mark.parametrize("status", list(EventStatus))
-    async def test_results_of_completed_events_are_cleaned_up_and_no_others(
+    async def test_results_of_the_history_are_cleaned_up_and_no_others(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """After the event has ended, they stay until ``cleanup_results``; those of a dead letter until it is purged."""
+        """After the event has ended, they stay as they are until ``cleanup_results``; those of a dead letter until it
+        is requeued or purged.
+        """
         claim = await lab.claimed()
         results = _results("a", "b")
         match status:
@@ -214,16 +216,18 @@ class HandlerResultTests:
                 await lab.settle_one(Complete(claim.ref, results, errors=("no",)))
             case EventStatus.FAILED:
                 await lab.settle_one(Fail(claim.ref, "no", None, results))
+            case EventStatus.CANCELLED:
+                await lab.settle_one(Cancel(claim.ref, "expired", results))
         assert await lab.store.list_results(claim.event.id) == list(results)
         log = await lab.log()
-        cleaned = 2 if status is EventStatus.COMPLETED else 0
+        cleaned = 2 if status in HISTORY else 0
         assert await other_node.cleanup_results() == cleaned
         assert len(await lab.store.list_results(claim.event.id)) == 2 - cleaned
         assert (await lab.event(claim)).status is status
         assert await lab.log() == log
 
     async def test_results_are_cleaned_up_in_bounded_steps(self, lab: Lab) -> None:
-        """Delete the results of COMPLETED events, and return how many."""
+        """Delete the results of COMPLETED and CANCELLED events, and return how many."""
         for _ in range(3):
             claim = await lab.claimed()
             await lab.settle_one(Complete(claim.ref, _results("a", "b")))

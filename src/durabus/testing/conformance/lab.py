@@ -18,7 +18,7 @@ from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -238,6 +238,8 @@ def ending(claim: Claim, status: EventStatus) -> Settlement:
             return Complete(claim.ref)
         case EventStatus.COMPLETED_WITH_ERRORS:
             return Complete(claim.ref, errors=("no such customer",))
+        case EventStatus.CANCELLED:
+            return Cancel(claim.ref, "expired")
         case _:
             return Fail(claim.ref, "out of order", delay=None)
 
@@ -255,10 +257,8 @@ def batch(count: int, *, bus: str = BUS, kind: str = "order.placed", **options: 
 async def end(lab: Lab, claim: Claim, how: str) -> None:
     """End a claim in the named way."""
     match how:
-        case "complete":
-            await lab.settle_one(Complete(claim.ref))
-        case "complete with errors":
-            await lab.settle_one(Complete(claim.ref, errors=("no",)))
+        case "complete" | "complete with errors":
+            await lab.settle_one(Complete(claim.ref, errors=("no",) if how == "complete with errors" else ()))
         case "fail":
             await lab.settle_one(Fail(claim.ref, "no", 5 * lab.moment))
         case "fail for good":
@@ -267,6 +267,8 @@ async def end(lab: Lab, claim: Claim, how: str) -> None:
             await lab.settle_one(Release(claim.ref))
         case "reset":
             await lab.store.reset_event(claim.event.id, reason="stuck")
+        case "cancel":
+            await lab.store.cancel_event(claim.event.id, reason="not wanted")
         case "if done":
             assert await lab.store.complete_event_if_done(claim.ref, []) is not None
         case "remove":
@@ -277,8 +279,8 @@ async def end(lab: Lab, claim: Claim, how: str) -> None:
             raise ValueError(how)
 
 
-async def reader_lock(lab: Lab) -> LockClaim:
+async def reader_lock(lab: Lab, name: str = "reader") -> LockClaim:
     """Claim the lock of a reader of the log."""
-    lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
+    lock = await lab.store.claim_lock(name, worker_id=ALICE, token=new_token(), lease=lab.lease)
     assert lock is not None
     return lock

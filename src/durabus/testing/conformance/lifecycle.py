@@ -6,14 +6,15 @@ import anyio
 import pytest
 
 from durabus.errors import StoreClosedError
-from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
+from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim, OfferRequest
 from durabus.model.query import EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Keep
+from durabus.model.settlement import Complete, HandlerSettlement, Keep
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, numbers
 
+INCARNATION = "~0123456789a"
 REF = ClaimRef(1, "t", 1)
 HANDLER = HandlerClaim(id=1, handler_id="a", token="t", fence=1, attempts=1, expires_ts=1.0)  # noqa: S106
 LOCK = LockClaim(key="k", worker_id=ALICE, token="t", fence=1, expires_ts=1.0)  # noqa: S106
@@ -43,12 +44,18 @@ CALLS: dict[str, VerbCall] = {
     "settle_events": lambda store: store.settle_events([Complete(REF)]),
     "expire_events": lambda store: store.expire_events(),
     "reset_event": lambda store: store.reset_event(1, reason="stuck"),
+    "cancel_event": lambda store: store.cancel_event(1, reason="not wanted"),
     "list_results": lambda store: store.list_results(1),
     "keep_results": lambda store: store.keep_results([Keep(REF, (DONE,))]),
     "claim_next_handler_result": lambda store: store.claim_next_handler_result(
         HandlerClaimRequest(event=REF, handler_ids=("a",), worker_id=ALICE, token="t")  # noqa: S106
     ),
     "renew_handler_claims": lambda store: store.renew_handler_claims([HANDLER], lease=1.0),
+    "claim_offered_handlers": lambda store: store.claim_offered_handlers(
+        OfferRequest(bus=BUS, handler_ids=("a",), worker_id=ALICE, token="t")  # noqa: S106
+    ),
+    "settle_handlers": lambda store: store.settle_handlers([HandlerSettlement(HANDLER, DONE)]),
+    "read_results": lambda store: store.read_results([1]),
     "release_handler_claim": lambda store: store.release_handler_claim(HANDLER),
     "complete_handler_result": lambda store: store.complete_handler_result(HANDLER, DONE),
     "complete_event_if_done": lambda store: store.complete_event_if_done(REF, []),
@@ -57,6 +64,10 @@ CALLS: dict[str, VerbCall] = {
     "renew_lock": lambda store: store.renew_lock(LOCK, lease=1.0),
     "release_lock": lambda store: store.release_lock(LOCK),
     "list_locks": lambda store: store.list_locks(),
+    "show_presence": lambda store: store.show_presence(INCARNATION),
+    "withdraw_presence": lambda store: store.withdraw_presence(INCARNATION),
+    "ended_processes": lambda store: store.ended_processes(),
+    "end_process": lambda store: store.end_process(INCARNATION),
     "read_log": lambda store: store.read_log(),
     "log_head": lambda store: store.log_head(),
     "log_lag": lambda store: store.log_lag(""),
@@ -65,6 +76,7 @@ CALLS: dict[str, VerbCall] = {
     "read_event_log": lambda store: store.read_event_log(1),
     "save_position": lambda store: store.save_position("r", "", lock=LOCK),
     "read_position": lambda store: store.read_position("r"),
+    "read_archives": lambda store: store.read_archives(),
     "list_dead_letters": lambda store: store.list_dead_letters(),
     "requeue_dead_letters": lambda store: store.requeue_dead_letters([1]),
     "purge_dead_letters": lambda store: store.purge_dead_letters(created_until_ts=1.0),
@@ -72,6 +84,8 @@ CALLS: dict[str, VerbCall] = {
     "verify": lambda store: store.verify(),
     "now": lambda store: store.now(),
     "wait_for_work": lambda store: store.wait_for_work(BUS, timeout=0.01),
+    "wait_for_ends": lambda store: store.wait_for_ends("node", timeout=0.01),
+    "tell_ends": lambda store: store.tell_ends(["node"]),
 }
 
 

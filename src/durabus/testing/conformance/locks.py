@@ -294,6 +294,37 @@ class SignalTests:
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
+    @pytest.mark.parametrize("ended_on", ["the same node", "the other node"])
+    async def test_the_end_of_an_event_wakes_the_node_that_waits_for_it(
+        self, lab: Lab, other_node: EventStore, ended_on: str
+    ) -> None:
+        """Wake the callers of ``wait_for_ends`` on these nodes: events that they wait for have ended.
+
+        The caller has settled these events before. Nothing is stored.
+        """
+        claim, store = await lab.claimed(), lab.store if ended_on == "the same node" else other_node
+
+        async def end() -> None:
+            await anyio.sleep(2 * SHORT)
+            await store.settle_events([Complete(claim.ref)])
+            head = await store.log_head()
+            await store.tell_ends(["node"])
+            assert await store.log_head() == head
+
+        with anyio.fail_after(LONG / 2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(end)
+                assert await lab.store.wait_for_ends("node", timeout=LONG) is True
+
+    async def test_a_wait_for_ends_is_over_with_its_timeout(self, lab: Lab) -> None:
+        """Wait until an event that ``node`` waits for may have ended, at most ``timeout`` seconds.
+
+        Returns False if no hint came. A hint comes from ``tell_ends``, in whichever process. It may come too early, for
+        nothing, or not at all. A store object that cannot hear hints returns sooner, so that the caller looks itself.
+        """
+        with anyio.fail_after(LONG / 2):
+            assert await lab.store.wait_for_ends("node", timeout=SHORT) is False
+
     async def test_without_any_hint_every_event_is_still_claimed(self, lab: Lab, other_node: EventStore) -> None:
         """A hint may come too early, for nothing, or not at all: if every hint is lost, only latency suffers."""
         await lab.publish(3)

@@ -6,14 +6,25 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from durabus.lifecycle.state import Applied, EventCommand, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.state import (
+    Applied,
+    EventCommand,
+    EventState,
+    Expire,
+    Grant,
+    Renew,
+    Requeue,
+    Reset,
+    Revoke,
+    Start,
+)
 from durabus.lifecycle.transition import publish, transition
 from durabus.model.claim import Claim, ClaimRef, new_token
 from durabus.model.event import new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
-from durabus.model.statuses import TERMINAL, Action, EventStatus, ResultStatus
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, Settlement
+from durabus.model.statuses import HISTORY, TERMINAL, Action, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import ALICE, BOB, Lab
 
@@ -66,7 +77,7 @@ class Twin:
         (self.claim,) = await self.lab.store.claim_next_events(request)
         await self.command(Grant(worker_id, request.token, self.lab.lease))
 
-    async def settle(self, make: Callable[[Claim], Complete | Fail | Release]) -> None:
+    async def settle(self, make: Callable[[Claim], Settlement]) -> None:
         """Settle the claim in both."""
         assert self.claim is not None
         settlement = make(self.claim)
@@ -100,6 +111,14 @@ async def _complete(twin: Twin) -> None:
 
 async def _complete_without_a_reason(twin: Twin) -> None:
     await twin.settle(lambda claim: Complete(claim.ref, RESULTS, (), 12.25, 201))
+
+
+async def _complete_by_one_handler(twin: Twin) -> None:
+    await twin.settle(lambda claim: Complete(claim.ref, (), (), 12.25, handler_id="only"))
+
+
+async def _complete_by_one_handler_in_detail(twin: Twin) -> None:
+    await twin.settle(lambda claim: Complete(claim.ref, RESULTS, (), 12.25, 201, handler_id="only"))
 
 
 async def _complete_with_errors(twin: Twin) -> None:
@@ -139,6 +158,16 @@ async def _reset(twin: Twin) -> None:
     await twin.command(Reset("stuck for an hour"))
 
 
+async def _cancel(twin: Twin) -> None:
+    assert twin.state is not None
+    await twin.lab.store.cancel_event(twin.state.event.id, reason="not wanted")
+    await twin.command(Revoke("not wanted"))
+
+
+async def _settle_as_cancelled(twin: Twin) -> None:
+    await twin.settle(lambda claim: Cancel(claim.ref, "expired", RESULTS))
+
+
 async def _requeue(twin: Twin) -> None:
     assert twin.claim is not None
     await twin.lab.store.requeue_dead_letters([twin.claim.event.id])
@@ -153,6 +182,17 @@ LIVES: dict[str, tuple[int | None, list[Step], str]] = {
     "renewed": (None, [_grant, _renew], "PUBLISHED PICKED"),
     "completed": (None, [_grant, _start, _renew, _complete], "PUBLISHED PICKED STARTED COMPLETED"),
     "completed, without a reason": (None, [_grant, _complete_without_a_reason], "PUBLISHED PICKED COMPLETED"),
+    "completed by one handler": (None, [_grant, _complete_by_one_handler], "PUBLISHED PICKED COMPLETED"),
+    "completed by one handler, in detail": (
+        None,
+        [_grant, _complete_by_one_handler_in_detail],
+        "PUBLISHED PICKED COMPLETED",
+    ),
+    "expired, then completed by one handler": (
+        None,
+        [_grant, _expire, _complete_by_one_handler],
+        "PUBLISHED PICKED ABANDONED COMPLETED",
+    ),
     "with errors": (None, [_grant, _complete_with_errors], "PUBLISHED PICKED COMPLETED_WITH_ERRORS"),
     "unrecoverable": (None, [_grant, _complete_unrecoverable], "PUBLISHED PICKED COMPLETED_WITH_ERRORS"),
     "retried": (None, [_grant, _fail, _grant, _complete], "PUBLISHED PICKED FAILED PICKED COMPLETED"),
@@ -183,6 +223,12 @@ LIVES: dict[str, tuple[int | None, list[Step], str]] = {
     ),
     "expired for good": (1, [_grant, _expire], "PUBLISHED PICKED FAILED"),
     "reset": (None, [_grant, _start, _reset, _grant, _complete], "PUBLISHED PICKED STARTED RESET PICKED COMPLETED"),
+    "cancelled": (None, [_cancel], "PUBLISHED CANCELLED"),
+    "cancelled while it ran": (None, [_grant, _start, _cancel], "PUBLISHED PICKED STARTED CANCELLED"),
+    "cancelled before a retry": (None, [_grant, _fail, _cancel], "PUBLISHED PICKED FAILED CANCELLED"),
+    "abandoned, then cancelled": (None, [_grant, _expire, _cancel], "PUBLISHED PICKED ABANDONED CANCELLED"),
+    "cancelled by its worker": (None, [_grant, _settle_as_cancelled], "PUBLISHED PICKED CANCELLED"),
+    "cancelled late": (None, [_grant, _expire, _settle_as_cancelled], "PUBLISHED PICKED ABANDONED CANCELLED"),
     "requeued": (
         1,
         [_grant, _fail, _requeue, _grant, _complete],
@@ -225,17 +271,19 @@ class LogEntryTests:
                 await lab.settle_one(Complete(claim.ref, RESULTS))
             case EventStatus.COMPLETED_WITH_ERRORS:
                 await lab.settle_one(Complete(claim.ref, RESULTS, ("second",)))
+            case EventStatus.CANCELLED:
+                await lab.settle_one(Cancel(claim.ref, "expired", RESULTS))
             case _:
                 await lab.settle_one(Fail(claim.ref, "second", None, RESULTS))
         entry = (await lab.log(other_node))[-1]
         assert entry.action == status.value
         assert (entry.payload_json, entry.metadata_json, entry.tags) == ('{"n":0}', '{"m":1}', ("eu",))
-        assert entry.errors == (("first",) if status is EventStatus.COMPLETED else ("first", "second"))
+        assert entry.errors == (("first",) if status in HISTORY else ("first", "second"))
         assert sorted(entry.results, key=lambda result: result.handler_id) == list(RESULTS)
         assert (entry.event_id, entry.type, entry.worker_id, entry.attempt) == (event.event_id, event.type, BOB, 2)
 
     async def test_entries_on_the_way_carry_no_payload(self, lab: Lab) -> None:
-        """The payload of a terminal entry; None in other entries."""
+        """The payload of a terminal entry, in the newest version that an upcaster makes; None in other entries."""
         claim = await lab.claimed()
         await lab.store.start_events([claim.ref])
         await lab.settle_one(Fail(claim.ref, "no", 0.0))
@@ -264,11 +312,13 @@ class LogEntryTests:
 
 ENDINGS: dict[str, Callable[[ClaimRef], Settlement]] = {
     "completed": Complete,
+    "completed by one handler": lambda ref: Complete(ref, (), (), 12.5, handler_id="a"),
     "completed, in detail": lambda ref: Complete(ref, RESULTS, (), 12.5, 200, "no handler"),
     "with errors": lambda ref: Complete(ref, RESULTS, ("no such customer",)),
     "failed": lambda ref: Fail(ref, "Fehler ü", 3600.0, RESULTS, 3.5, 503),
     "failed for good": lambda ref: Fail(ref, "boom", None, RESULTS, 3.5, 500),
     "released": lambda ref: Release(ref, 3600.0, RESULTS, "busy"),
+    "cancelled": lambda ref: Cancel(ref, "expired", RESULTS),
 }
 BY_ENDING = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 

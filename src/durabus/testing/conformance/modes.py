@@ -112,7 +112,7 @@ class ModeTests:
         """All events of the claim share the lock.
 
         Renewing any of them renews the lock, and the lock never ends before one of their leases. It is freed when the
-        last of them is settled, reset or taken back.
+        last of them is settled, reset, cancelled or taken back.
         """
         claim = await _serial_claim(lab, mode)
         await lab.advance(20 * lab.moment)
@@ -290,7 +290,7 @@ class SerialBatchTests:
     async def test_the_lock_is_free_when_the_last_of_its_events_ends(
         self, lab: Lab, other_node: EventStore, mode: EventMode, ended_by: str
     ) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
+        """It is freed when the last of them is settled, reset, cancelled or taken back."""
         await lab.publish(4)
         claims = await lab.claim(limit=3, mode=mode)
         for claim in (claims[1], claims[0], claims[2]):
@@ -302,7 +302,7 @@ class SerialBatchTests:
 
     @pytest.mark.parametrize("first", ["complete", "fail", "release"])
     async def test_the_lock_is_kept_for_the_rest_of_a_batch_that_is_settled_in_part(self, lab: Lab, first: str) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
+        """It is freed when the last of them is settled, reset, cancelled or taken back."""
         await lab.publish(5)
         claims = await lab.claim(limit=4, mode=SERIAL)
         settlements: dict[str, Settlement] = {
@@ -320,7 +320,7 @@ class SerialBatchTests:
         assert lab.same_time(lock.expires_ts, last.claims[0].event.expires_ts or 0.0)
 
     async def test_a_batch_that_ends_in_many_ways_at_once_frees_its_lock(self, lab: Lab) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
+        """It is freed when the last of them is settled, reset, cancelled or taken back."""
         await lab.publish(6)
         claims = await lab.claim(limit=5, mode=SERIAL)
         outcomes = await lab.settle(
@@ -350,7 +350,7 @@ class SerialBatchTests:
         assert (await lab.event(one)).status is EventStatus.PROCESSING
 
     async def test_the_lock_of_a_batch_ends_with_its_last_lease(self, lab: Lab, other_node: EventStore) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
+        """It is freed when the last of them is settled, reset, cancelled or taken back."""
         await lab.publish(3)
         claims = await lab.claim(limit=2, mode=GLOBAL)
         await lab.publish(1, bus=OTHER_BUS)
@@ -365,7 +365,7 @@ class SerialBatchTests:
     async def test_two_callers_that_end_the_last_two_events_of_a_batch_at_once_free_its_lock(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
+        """It is freed when the last of them is settled, reset, cancelled or taken back."""
         for _ in range(5):
             await lab.publish(2)
             claims = await lab.claim(limit=2, mode=SERIAL)

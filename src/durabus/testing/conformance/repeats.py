@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from durabus.errors import LeaseLost, UnsupportedByStore
-from durabus.model.claim import HandlerClaim, HandlerClaimRequest, new_token
+from durabus.model.claim import HandlerClaim, HandlerClaimRequest, new_incarnation, new_token
 from durabus.model.handler import HandlerInfo
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Keep, Release, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
+from durabus.store.processes import PRESENT_FOR
 from durabus.testing.conformance.handler_claims import handler_request
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, reader_lock
 
-DECLARABLE = ("idempotency_keys", "serial_modes")
+DECLARABLE = ("children", "idempotency_keys", "serial_modes")
 """Features that tests of other promises use."""
 
 
@@ -115,6 +116,16 @@ async def _reset(lab: Lab) -> VerbCall:
     return lambda node: node.reset_event(claim.event.id, reason="stuck")
 
 
+async def _cancel(lab: Lab) -> VerbCall:
+    claim = await lab.claimed()
+    return lambda node: node.cancel_event(claim.event.id, reason="not wanted")
+
+
+async def _settle_as_cancelled(lab: Lab) -> VerbCall:
+    claim = await lab.claimed()
+    return lambda node: node.settle_events([Cancel(claim.ref, "expired", (DONE,))])
+
+
 async def _requeue(lab: Lab) -> VerbCall:
     events = [await lab.ended(EventStatus.FAILED) for _ in range(2)]
     return lambda node: node.requeue_dead_letters([event.id for event in events])
@@ -183,6 +194,8 @@ ANSWERED_ALIKE: list[Preparation] = [
     _release,
     _settle_a_mixed_batch_and_claim,
     _reset,
+    _cancel,
+    _settle_as_cancelled,
     _requeue,
     _keep_results,
     _claim_handler,
@@ -199,6 +212,14 @@ async def _expire(lab: Lab) -> VerbCall:
     await lab.claimed()
     await lab.let_the_lease_end()
     return lambda node: node.expire_events()
+
+
+async def _end_process(lab: Lab) -> VerbCall:
+    dead = new_incarnation()
+    await lab.publish_one()
+    await lab.claim_one(token=new_token(dead))
+    await lab.advance(PRESENT_FOR)
+    return lambda node: node.end_process(dead)
 
 
 async def _remove(lab: Lab) -> VerbCall:
@@ -249,6 +270,7 @@ async def _unregister(lab: Lab) -> VerbCall:
 
 EFFECTIVE_ONCE: list[Preparation] = [
     _expire,
+    _end_process,
     _remove,
     _trim,
     _cleanup,
@@ -295,7 +317,7 @@ class RepeatTests:
             assert await call(node) == 0
         assert await lab.picture() == before
 
-    @pytest.mark.parametrize("then", ["claimed", "completed", "reset", "requeued"])
+    @pytest.mark.parametrize("then", ["claimed", "completed", "reset", "cancelled", "requeued"])
     async def test_a_repeated_settlement_returns_its_outcome_until_a_newer_one(
         self, lab: Lab, other_node: EventStore, then: str
     ) -> None:
@@ -314,6 +336,8 @@ class RepeatTests:
                 await lab.settle_one(Complete(taken.ref))
             if then == "reset":
                 await lab.store.reset_event(claim.event.id, reason="stuck")
+            if then == "cancelled":
+                await lab.store.cancel_event(claim.event.id, reason="not wanted")
         before = await lab.picture()
         (again,) = await lab.settle(settlement)
         if then == "completed":
@@ -322,8 +346,8 @@ class RepeatTests:
             assert again == first
         assert await lab.picture() == before
 
-    @pytest.mark.parametrize("first", ["complete", "fail", "release"])
-    @pytest.mark.parametrize("second", ["complete", "fail", "release"])
+    @pytest.mark.parametrize("first", ["complete", "fail", "release", "cancel"])
+    @pytest.mark.parametrize("second", ["complete", "fail", "release", "cancel"])
     async def test_another_kind_of_settlement_is_no_repeat(self, lab: Lab, first: str, second: str) -> None:
         """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
         the first call and writes nothing.
@@ -333,6 +357,7 @@ class RepeatTests:
             "complete": Complete(claim.ref),
             "fail": Fail(claim.ref, "no", 0.0),
             "release": Release(claim.ref),
+            "cancel": Cancel(claim.ref, "expired"),
         }
         settled = await lab.settle_one(kinds[first])
         before = await lab.picture()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef, new_token
 from durabus.model.limits import stored_text
 from durabus.model.log_entry import LOG_COLUMNS
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled
-from durabus.model.statuses import SETTLED, Action, EventStatus, ResultStatus
+from durabus.model.result import HandlerResult, first_success
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settled
+from durabus.model.statuses import SETTLED, STEPS, Action, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import BUS, Lab, numbers
 
 ODD_TEXTS = ["half \ud800 of a pair \udfff", "no\0thing", "x" * 3_000_000, "\ud83d" * 1_500_000]
 ODD_NAMES = ["surrogates", "nul", "3 MB", "3 MB of surrogates"]
-UNSETTLED = [status for status in ResultStatus if status not in SETTLED]
+UNSETTLED = [status for status in ResultStatus if status not in SETTLED and status not in STEPS]
 
 
 def _result(handler_id: str, status: ResultStatus, error: str | None = None) -> HandlerResult:
@@ -175,8 +176,53 @@ class SettlementTests:
         again = await lab.claim_one()
         assert (again.event.attempts, again.event.fence, again.results) == (1, 2, kept)
 
+    @pytest.mark.parametrize("time_ms", [0.043, None])
+    async def test_the_entry_shows_the_only_handler_of_an_event(
+        self, lab: Lab, other_node: EventStore, time_ms: float | None
+    ) -> None:
+        """With ``handler_id``, the entry of a ``Complete`` also carries the result of that handler: SUCCEEDED at its
+        first attempt, in the execution time of the settlement. This result is not stored.
+        """
+        claim = await lab.claimed()
+        await lab.settle_one(Complete(claim.ref, (), (), time_ms, handler_id='a "quoted" Käufer'))
+        entry = (await lab.log(other_node))[-1]
+        assert (entry.action, entry.execution_time_ms) == (Action.COMPLETED, time_ms)
+        assert entry.results == (first_success('a "quoted" Käufer', time_ms),)
+        assert await lab.store.list_results(claim.event.id) == []
+        row = (await other_node.read_log_rows()).rows[-1]
+        shown = msgspec.json.decode(row[LOG_COLUMNS.index("results")], type=tuple[HandlerResult, ...])
+        assert shown == entry.results
+
+    async def test_each_entry_of_a_batch_shows_its_own_handler(self, lab: Lab, other_node: EventStore) -> None:
+        """With ``handler_id``, the entry of a ``Complete`` also carries the result of that handler: SUCCEEDED at its
+        first attempt, in the execution time of the settlement.
+        """
+        await lab.publish(6)
+        claims = await lab.claim(limit=6)
+        head = await lab.store.log_head()
+        names = ("a", "a", "b", None, "a", "b")
+        pairs = zip(claims, names, strict=True)
+        await lab.settle(*(Complete(one.ref, (), (), n + 0.5, handler_id=name) for n, (one, name) in enumerate(pairs)))
+        entries = {entry.id: entry for entry in await lab.log(other_node, after=head)}
+        shown = [entries[claim.event.id] for claim in claims]
+        assert [(entry.execution_time_ms, entry.results) for entry in shown] == [
+            (n + 0.5, () if name is None else (first_success(name, n + 0.5),)) for n, name in enumerate(names)
+        ]
+
+    @pytest.mark.parametrize("handler_id", ["a", "b"], ids=["the same handler", "another handler"])
+    async def test_the_only_handler_appears_beside_stored_results(
+        self, lab: Lab, other_node: EventStore, handler_id: str
+    ) -> None:
+        """If a result of the same handler is stored, the entry carries that one."""
+        claim, stored = await lab.claimed(), _result(handler_id, ResultStatus.SUCCEEDED)
+        assert await lab.store.keep_results([Keep(claim.ref, (stored,))]) == [None]
+        await lab.settle_one(Complete(claim.ref, (), (), 3.5, handler_id="a"))
+        entry = (await lab.log(other_node))[-1]
+        assert entry.results == ((stored,) if handler_id == "a" else (stored, first_success("a", 3.5)))
+        assert await lab.store.list_results(claim.event.id) == [stored]
+
     async def test_the_log_says_why_an_event_was_given_back_or_needed_no_work(self, lab: Lab) -> None:
-        """The entry of a ``Complete`` or ``Release`` carries the ``reason`` if one is given."""
+        """The entry of a ``Complete``, ``Release`` or ``Cancel`` carries the ``reason`` if one is given."""
         why = "wartet auf ü:\nline 2 \N{GRINNING FACE}"
         claim = await lab.claimed()
         await lab.settle_one(Release(claim.ref, reason=why))
@@ -213,13 +259,15 @@ class SettlementTests:
         ]
 
     @pytest.mark.parametrize("text", ODD_TEXTS, ids=ODD_NAMES)
-    async def test_errors_of_handlers_and_reasons_of_a_reset_are_kept_alike(self, lab: Lab, text: str) -> None:
+    async def test_errors_of_handlers_and_reasons_of_callers_are_kept_alike(self, lab: Lab, text: str) -> None:
         """The reason is kept as in ``settle_events``."""
         claim = await lab.claimed()
         await lab.settle_one(Fail(claim.ref, "no", 0.0, (_result("a", ResultStatus.TRANSIENT, text),)))
         assert [result.error for result in await lab.store.list_results(claim.event.id)] == [stored_text(text)]
         claim = await lab.claim_one()
         await lab.store.reset_event(claim.event.id, reason=text)
+        assert (await lab.log())[-1].reason == stored_text(text)
+        await lab.store.cancel_event(claim.event.id, reason=text)
         assert (await lab.log())[-1].reason == stored_text(text)
 
     async def test_results_replace_those_of_the_same_handlers(self, lab: Lab, other_node: EventStore) -> None:

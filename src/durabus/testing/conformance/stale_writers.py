@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, new_token
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Keep, Release, Settlement
 from durabus.model.statuses import ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import handler_claim
@@ -35,6 +35,18 @@ async def _expired(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
 
 async def _reset(_lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
     await other_node.reset_event(claim.event.id, reason="stuck")
+    return claim.ref
+
+
+async def _cancelled(_lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
+    await other_node.cancel_event(claim.event.id, reason="not wanted")
+    return claim.ref
+
+
+async def _abandoned_and_cancelled(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
+    await lab.let_the_lease_end()
+    assert await other_node.expire_events() == 1
+    await other_node.cancel_event(claim.event.id, reason="not wanted")
     return claim.ref
 
 
@@ -101,6 +113,8 @@ async def _complete_if_done(lab: Lab, ref: ClaimRef) -> object:
 LOSSES = [
     _taken_over,
     _reset,
+    _cancelled,
+    _abandoned_and_cancelled,
     _removed,
     _finished_by_another,
     _brought_back,
@@ -114,6 +128,7 @@ WRITES = [
     _settling("fail", lambda ref: Fail(ref, "no", 0.0, (DONE,))),
     _settling("fail for good", lambda ref: Fail(ref, "no", None, (DONE,))),
     _settling("release", lambda ref: Release(ref, 0.0, (DONE,))),
+    _settling("cancel", lambda ref: Cancel(ref, "expired", (DONE,))),
     _renew,
     _start,
     _keep_results,
@@ -151,7 +166,7 @@ class StaleWriterTests:
     @pytest.mark.parametrize("write", ["complete", "renew", "release"])
     @pytest.mark.parametrize(
         "loss",
-        ["taken over", "event released", "event reset", "event completed", "removed", "wrong token", "wrong fence"],
+        ["taken over", "event cancelled", "event completed", "removed", "wrong token", "wrong fence"],
     )
     async def test_a_write_under_a_lost_handler_claim_changes_nothing(self, lab: Lab, loss: str, write: str) -> None:
         """Raises ``LeaseLost`` if the claim is not current."""
@@ -176,10 +191,8 @@ class StaleWriterTests:
                 await lab.store.renew_event_claims([event_claim.ref], lease=9 * lab.lease)
                 await lab.let_the_lease_end()
                 await handler_claim(lab, event_claim, ["a"])
-            case "event released":
-                await lab.settle_one(Release(event_claim.ref))
-            case "event reset":
-                await lab.store.reset_event(event_claim.event.id, reason="stuck")
+            case "event cancelled":
+                await lab.store.cancel_event(event_claim.event.id, reason="not wanted")
             case "event completed":
                 await lab.settle_one(Complete(event_claim.ref, errors=("enough",)))
             case "removed":

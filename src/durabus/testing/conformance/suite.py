@@ -15,12 +15,13 @@ from durabus.errors import DurabusError, UnsupportedByStore
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
+from durabus.testing.conformance.children import ChildrenTests, WaitingParentTests
 from durabus.testing.conformance.claims import ClaimTests, HeldClaimTests
 from durabus.testing.conformance.dead_letters import DeadLetterTests, PurgeTests
 from durabus.testing.conformance.dedupe import DedupeTests
 from durabus.testing.conformance.events import EventTests, PagingTests
-from durabus.testing.conformance.expiry import ExpiryTests
-from durabus.testing.conformance.handler_claims import HandlerClaimTests
+from durabus.testing.conformance.expiry import CancelTests, ExpiryTests
+from durabus.testing.conformance.handler_claims import HandlerClaimTests, SerialLockTests
 from durabus.testing.conformance.handler_results import HandlerResultTests, KeptResultTests
 from durabus.testing.conformance.lab import CallerTransaction, Lab, batch
 from durabus.testing.conformance.late_settlements import LateSettlementTests
@@ -29,12 +30,15 @@ from durabus.testing.conformance.locks import LockTests, SignalTests
 from durabus.testing.conformance.log import LogPieceTests, LogTests
 from durabus.testing.conformance.log_entries import LogEntryTests, SettledEntryTests
 from durabus.testing.conformance.modes import ModeTests, SerialBatchTests
+from durabus.testing.conformance.offers import OfferTests
 from durabus.testing.conformance.ordering import OrderingTests, OrderTests
+from durabus.testing.conformance.processes import EndedProcessTests, ProcessTests
 from durabus.testing.conformance.registrations import BusTests, RegistrationTests
 from durabus.testing.conformance.repeats import RepeatTests, obeying
 from durabus.testing.conformance.settlement import SettlementTests
 from durabus.testing.conformance.stale_writers import StaleWriterTests
-from durabus.testing.conformance.trim import TrimLogTests, TrimTests
+from durabus.testing.conformance.trim import ArchiveTests, TrimLogTests, TrimTests
+from durabus.testing.conformance.waits import EndedWaitTests, WaitTests
 
 
 @asynccontextmanager
@@ -192,6 +196,9 @@ class StoreConformance(
     ClaimTests,
     HeldClaimTests,
     ExpiryTests,
+    CancelTests,
+    ProcessTests,
+    EndedProcessTests,
     LateSettlementTests,
     OrderTests,
     OrderingTests,
@@ -201,8 +208,12 @@ class StoreConformance(
     StaleWriterTests,
     RepeatTests,
     HandlerClaimTests,
+    SerialLockTests,
     HandlerResultTests,
     KeptResultTests,
+    ChildrenTests,
+    WaitingParentTests,
+    OfferTests,
     LockTests,
     LogTests,
     LogEntryTests,
@@ -212,7 +223,10 @@ class StoreConformance(
     PurgeTests,
     TrimTests,
     TrimLogTests,
+    ArchiveTests,
     SignalTests,
+    WaitTests,
+    EndedWaitTests,
     LifecycleTests,
 ):
     """Every sentence of the store contract as a test. Subclass it, name it ``Test…``, and override ``open_store``."""

@@ -1,4 +1,4 @@
-"""Proof of the ways in which a store deletes COMPLETED events."""
+"""Proof of the ways in which a store deletes COMPLETED and CANCELLED events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from durabus.errors import InvalidEventError
 from durabus.model.event import Event, new_event_id
+from durabus.model.log_entry import LogArchives
 from durabus.model.settlement import Complete
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import HISTORY, EventStatus
 from durabus.store.contract import EventStore
-from durabus.store.log import START
-from durabus.testing.conformance.lab import BUS, OTHER_BUS, Lab
+from durabus.store.log import ARCHIVE, START
+from durabus.testing.conformance.lab import BUS, OTHER_BUS, Lab, reader_lock
 
 COMPLETED = EventStatus.COMPLETED
 BY = pytest.mark.parametrize("by", ["age", "count"])
@@ -41,14 +42,14 @@ class TrimTests:
     """Deleting by age and by count."""
 
     async def test_events_are_forgotten_by_the_time_they_ended(self, lab: Lab, other_node: EventStore) -> None:
-        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
+        """Delete COMPLETED and CANCELLED events that ended ``older_than`` seconds ago or longer, and their entries."""
         events = await _completed(lab, 3, 10 * lab.moment)
         assert await lab.store.trim_event_history(BUS, older_than=35 * lab.moment) == 0
         assert await lab.store.trim_event_history(BUS, older_than=20 * lab.moment) == 2
         assert await _left(other_node, events) == [False, False, True]
 
     async def test_the_age_is_counted_from_the_end_not_from_publishing(self, lab: Lab) -> None:
-        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
+        """Delete COMPLETED and CANCELLED events that ended ``older_than`` seconds ago or longer, and their entries."""
         claim = await lab.claimed()
         await lab.advance(20 * lab.moment)
         await lab.settle_one(Complete(claim.ref))
@@ -60,13 +61,13 @@ class TrimTests:
     async def test_events_beyond_the_newest_are_forgotten(
         self, lab: Lab, other_node: EventStore, keep: int, gone: int
     ) -> None:
-        """Like ``trim_event_history``, but delete all COMPLETED events except the ``keep`` newest by ``id``."""
+        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``."""
         events = await _completed(lab, 5)
         assert await lab.store.cleanup_excess_events(BUS, keep=keep) == gone
         assert await _left(other_node, events) == [False] * gone + [True] * (5 - gone)
 
     async def test_newest_means_largest_id_whichever_ended_last(self, lab: Lab, other_node: EventStore) -> None:
-        """Like ``trim_event_history``, but delete all COMPLETED events except the ``keep`` newest by ``id``."""
+        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``."""
         events = await lab.publish(3)
         claims = await lab.claim(limit=3)
         for claim in reversed(claims):
@@ -92,15 +93,24 @@ class TrimTests:
 
     @BY
     @pytest.mark.parametrize("status", list(EventStatus))
-    async def test_only_completed_events_are_forgotten(self, lab: Lab, by: str, status: EventStatus) -> None:
+    async def test_only_events_of_the_history_are_forgotten(self, lab: Lab, by: str, status: EventStatus) -> None:
         """Oldest ``id`` first, at most ``limit`` in one call; live events and dead letters are never touched."""
         event = await lab.ended(status)
         before = await lab.picture()
         gone = await _forget(lab, by)
-        assert gone == (1 if status is COMPLETED else 0)
-        assert await lab.store.has_event(event.event_id) is not (status is COMPLETED)
-        if status is not COMPLETED:
+        assert gone == (1 if status in HISTORY else 0)
+        assert await lab.store.has_event(event.event_id) is not (status in HISTORY)
+        if status not in HISTORY:
             assert await lab.picture() == before
+
+    async def test_cancelled_events_count_as_kept(self, lab: Lab, other_node: EventStore) -> None:
+        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``."""
+        statuses = (COMPLETED, EventStatus.CANCELLED, COMPLETED, EventStatus.CANCELLED)
+        events = sorted([await lab.ended(status) for status in statuses], key=lambda event: event.id)
+        assert await lab.store.cleanup_excess_events(BUS, keep=2) == 2
+        assert await _left(other_node, events) == [False, False, True, True]
+        left, kept = await lab.store.counts(BUS), [event.status for event in events[2:]]
+        assert (left.completed, left.cancelled) == (kept.count(COMPLETED), kept.count(EventStatus.CANCELLED))
 
     @BY
     async def test_live_events_and_dead_letters_do_not_count_as_kept(self, lab: Lab, by: str) -> None:
@@ -124,7 +134,7 @@ class TrimTests:
 
     @BY
     async def test_other_buses_keep_their_history(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
+        """Delete COMPLETED and CANCELLED events that ended ``older_than`` seconds ago or longer, and their entries."""
         mine = await lab.ended(COMPLETED)
         theirs = await lab.ended(COMPLETED, bus=OTHER_BUS)
         assert await _forget(lab, by, "nowhere") == 0
@@ -133,7 +143,7 @@ class TrimTests:
 
     @BY
     async def test_the_log_entries_of_forgotten_events_go_too(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
+        """Delete COMPLETED and CANCELLED events that ended ``older_than`` seconds ago or longer, and their entries."""
         first = await lab.ended(COMPLETED)
         dead = await lab.ended(EventStatus.FAILED)
         second = await lab.ended(COMPLETED)
@@ -174,7 +184,7 @@ class TrimLogTests:
     async def test_events_that_ended_up_to_the_position_go_with_their_entries(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """COMPLETED events are deleted with all their entries, as in ``trim_event_history``."""
+        """COMPLETED and CANCELLED events are deleted with all their entries, as in ``trim_event_history``."""
         first = await lab.ended(COMPLETED, idempotency_key="k")
         verified = await lab.store.log_head()
         second = await lab.ended(COMPLETED, bus=OTHER_BUS)
@@ -197,13 +207,22 @@ class TrimLogTests:
         assert await lab.store.trim_log(until=await lab.store.log_head()) == 3
         assert await lab.log() == []
 
-    @pytest.mark.parametrize("status", [status for status in EventStatus if status is not COMPLETED])
+    @pytest.mark.parametrize("status", [status for status in EventStatus if status not in HISTORY])
     async def test_live_events_and_dead_letters_keep_everything(self, lab: Lab, status: EventStatus) -> None:
         """Live events and dead letters keep all their entries."""
         await lab.ended(status)
         before = await lab.picture()
         assert await lab.store.trim_log(until=await lab.store.log_head()) == 0
         assert await lab.picture() == before
+
+    async def test_cancelled_events_are_trimmed(self, lab: Lab) -> None:
+        """COMPLETED and CANCELLED events are deleted with all their entries, as in ``trim_event_history``."""
+        waiting = await lab.publish_one()
+        await lab.store.cancel_event(waiting.id, reason="not wanted")
+        await lab.ended(EventStatus.CANCELLED)
+        assert await lab.store.trim_log(until=await lab.store.log_head()) == 5
+        assert await lab.log() == []
+        assert (await lab.store.counts()).cancelled == 0
 
     async def test_every_bus_is_trimmed(self, lab: Lab) -> None:
         """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
@@ -272,3 +291,105 @@ class TrimLogTests:
             await lab.store.trim_log(until=position)
         assert await lab.store.trim_log(until=START) == 0
         assert (await lab.store.counts()).completed == 1
+
+
+async def _archive(lab: Lab, name: str, position: str | None) -> None:
+    lock = await reader_lock(lab, name)
+    await lab.store.save_position(f"{ARCHIVE}{name}", position, lock=lock)
+    await lab.store.release_lock(lock)
+
+
+async def _trim_all(lab: Lab, by: str) -> None:
+    if by == "position":
+        await lab.store.trim_log(until=await lab.store.log_head())
+    else:
+        await _forget(lab, by)
+
+
+class ArchiveTests:
+    """No way to trim passes an archive of the log."""
+
+    @pytest.mark.parametrize("by", ["age", "count", "position"])
+    async def test_what_an_archive_lacks_stays(self, lab: Lab, other_node: EventStore, by: str) -> None:
+        """None forgets the reader. If its name begins with ``ARCHIVE``, no trim deletes an event that has an entry
+        after ``position``.
+        """
+        await _archive(lab, "lake", START)
+        events = await _completed(lab, 2)
+        await _trim_all(lab, by)
+        assert await _left(other_node, events) == [True, True]
+        await _archive(lab, "lake", await lab.store.log_head())
+        events += await _completed(lab, 1)
+        await _trim_all(lab, by)
+        assert await _left(other_node, events) == [False, False, True]
+        await _archive(lab, "lake", None)
+        await _trim_all(lab, by)
+        assert await lab.log() == []
+
+    @pytest.mark.parametrize("by", ["age", "count", "position"])
+    async def test_the_archive_with_the_smallest_position_counts(self, lab: Lab, by: str) -> None:
+        """The name of an archive begins with this: a reader that keeps a copy of the log, such as a lake."""
+        positions = []
+        events = []
+        for _ in range(3):
+            events += await _completed(lab, 1)
+            positions.append(await lab.store.log_head())
+        await _archive(lab, "far", positions[2])
+        await _archive(lab, "near", positions[0])
+        await _trim_all(lab, by)
+        assert await _left(lab.store, events) == [False, True, True]
+
+    @BY
+    async def test_an_event_that_ended_late_stays_alone(self, lab: Lab, other_node: EventStore, by: str) -> None:
+        """Events that ended after the position of an archive stay, see ``Log.save_position``."""
+        events = await lab.publish(5)
+        claims = await lab.claim(limit=5)
+        await lab.settle(*(Complete(claim.ref) for claim in claims if claim.event.id != events[1].id))
+        await _archive(lab, "lake", await lab.store.log_head())
+        await lab.settle(*(Complete(claim.ref) for claim in claims if claim.event.id == events[1].id))
+        if by == "age":
+            assert await lab.store.trim_event_history(BUS, older_than=0, limit=2) == 2
+        else:
+            assert await lab.store.cleanup_excess_events(BUS, keep=2) == 2
+        assert await _left(other_node, events) == [False, True, False, True, True]
+
+    async def test_what_one_archive_lacks_can_be_trimmed(self, lab: Lab) -> None:
+        """Nothing after the position of an archive is deleted.
+
+        The archive with the name ``ignoring`` does not count.
+        """
+        await _archive(lab, "lake", START)
+        await _archive(lab, "other", START)
+        await _completed(lab, 2)
+        dead = await lab.ended(EventStatus.FAILED)
+        assert await lab.store.purge_dead_letters_by_id([dead.id]) == [dead.id]
+        head = await lab.store.log_head()
+        assert await lab.store.trim_log(until=head, ignoring=f"{ARCHIVE}lake") == 0
+        await _archive(lab, "other", head)
+        assert await lab.store.trim_log(until=head) == 0
+        assert await lab.store.trim_log(until=head, ignoring=f"{ARCHIVE}lake") == 9
+        assert await lab.log() == []
+
+    async def test_a_new_archive_learns_whether_the_log_is_whole(self, lab: Lab, other_node: EventStore) -> None:
+        """Return the position of each archive, and whether any entry was ever trimmed.
+
+        A new archive of a log that was trimmed cannot be complete.
+        """
+        assert await lab.store.read_archives() == LogArchives(positions={}, trimmed=False)
+        await _completed(lab, 1)
+        head = await lab.store.log_head()
+        await _archive(lab, "a", head)
+        await _archive(lab, "b", START)
+        positions = {f"{ARCHIVE}a": head, f"{ARCHIVE}b": START}
+        assert await other_node.read_archives() == LogArchives(positions=positions, trimmed=False)
+        assert await lab.store.read_position(f"{ARCHIVE}a") == head
+        await _archive(lab, "b", None)
+        await _trim_all(lab, "age")
+        assert await other_node.read_archives() == LogArchives(positions={f"{ARCHIVE}a": head}, trimmed=True)
+
+    @pytest.mark.parametrize("position", ["nonsense", "-1", "9" * 40])
+    async def test_an_archive_has_a_position_of_this_log(self, lab: Lab, position: str) -> None:
+        """Then the call raises ``InvalidEventError`` for a position that this store did not make."""
+        with pytest.raises(InvalidEventError):
+            await _archive(lab, "lake", position)
+        assert (await lab.store.read_archives()).positions == {}

@@ -9,6 +9,18 @@ from durabus.testing.history.completeness import cursor, lost, phantom, stuck
 from durabus.testing.history.history import History, Line, Violation
 from durabus.testing.history.lifecycle import backoff, lifecycle, order
 from durabus.testing.history.linear import linearizable
+from durabus.testing.history.outcomes import (
+    cancelled,
+    children,
+    kept_successes,
+    offered_handlers,
+    results_shown,
+    step_values,
+    strict_results,
+    successes,
+)
+from durabus.testing.history.presence import incarnations, taken_for_dead
+from durabus.testing.history.waits import waits
 
 Check = Callable[[History], Iterator[Violation]]
 
@@ -27,6 +39,17 @@ CHECKS: tuple[Check, ...] = (
     locks,
     cursor,
     linearizable,
+    kept_successes,
+    step_values,
+    strict_results,
+    successes,
+    offered_handlers,
+    results_shown,
+    children,
+    cancelled,
+    waits,
+    incarnations,
+    taken_for_dead,
 )
 
 

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
+from durabus.model.claim import LOST, PROCESS_ENDED
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
-from durabus.testing.history.history import FOREVER, Effect, History, Holding, RecordedCall, Subject, Violation
+from durabus.testing.history.history import FOREVER, Effect, History, Holding, RecordedCall, Violation
 from durabus.testing.history.lifecycle import FREES
+from durabus.testing.history.subjects import Subject
 
 KINDS = {
     Action.COMPLETED: "complete",
     Action.COMPLETED_WITH_ERRORS: "complete",
     Action.FAILED: "fail",
     Action.RELEASED: "release",
+    Action.CANCELLED: "cancel",
 }
-EXPIRED = "lease expired"
 GIVEN_BACK = (Action.RELEASED, Action.RESET)
 
 
@@ -37,11 +39,21 @@ class ClaimInterval:
         """Whether the end of the lease was the end of the claim."""
         return self.taken is not None and self.end is self.taken
 
+    @property
+    def revoked(self) -> bool:
+        """Whether a caller cancelled the event: such an entry has a larger fence than the claim."""
+        return self.end is not None and self.end.fence > self.picked.fence
+
+    @property
+    def seemed_dead(self) -> bool:
+        """Whether the claim ended because the store took its process for dead. It may live, cut off from the store."""
+        return self.taken is not None and (self.taken.error or "").startswith(PROCESS_ENDED)
+
     def ends_with(self, entry: LogEntry, before: LogEntry) -> None:
         """Note an entry that can end the claim. ``before`` is the event's entry before it."""
         if self.end is None:
             self.end = entry
-            by_itself = entry.action is Action.FAILED and (entry.error or "").startswith(EXPIRED)
+            by_itself = entry.action is Action.FAILED and (entry.error or "").startswith(LOST)
             self.taken = entry if by_itself or entry.action is Action.ABANDONED else None
         elif before is self.taken and before.action is Action.ABANDONED and entry.action in KINDS:
             self.end = entry
@@ -54,13 +66,16 @@ def held_claims(history: History) -> dict[tuple[int, int], ClaimInterval]:
         for before, entry in pairwise([trail[0], *trail]):
             if entry.action is Action.PICKED:
                 claims.setdefault((id_, entry.fence), ClaimInterval(entry))
-            elif entry.action in FREES and (id_, entry.fence) in claims:
-                claims[id_, entry.fence].ends_with(entry, before)
+            elif entry.action in FREES:
+                revoked = entry.action is Action.CANCELLED and before.fence < entry.fence
+                held = claims.get((id_, before.fence if revoked else entry.fence))
+                if held is not None:
+                    held.ends_with(entry, before)
     return claims
 
 
 def exclusive(history: History) -> Iterator[Violation]:
-    """A fence is granted once, and no claim ends before its promised lease."""
+    """A fence is granted once, and no claim ends before its promised lease, unless its process has ended."""
     claims = held_claims(history)
     tokens: dict[tuple[int, int], str] = {}
     slack = history.settings.tolerance + 1e-6
@@ -84,7 +99,9 @@ def exclusive(history: History) -> Iterator[Violation]:
 
 
 def _cut_short(held: ClaimInterval, promised: float | None, slack: float) -> Iterator[Violation]:
-    if promised is not None and held.taken is not None and held.taken.at_ts < promised - slack:
+    if held.taken is None or held.seemed_dead:
+        return
+    if promised is not None and held.taken.at_ts < promised - slack:
         early = promised - held.taken.at_ts
         yield Violation(
             "exclusive", f"event {held.picked.id}, fence {held.picked.fence} was taken {early:.3f} s too early"
@@ -96,7 +113,7 @@ def stale_writes(history: History) -> Iterator[Violation]:
     claims, slack = held_claims(history), history.settings.tolerance + 1e-6
     for (id_, fence), asked in history.settlements.items():
         held = claims.get((id_, fence))
-        end = None if held is None or held.end is None or held.by_expiry else held.end
+        end = None if held is None or held.end is None or held.by_expiry or held.revoked else held.end
         kind = None if end is None else KINDS.get(end.action)
         for call, subject, answer in asked:
             if answer is not None and not answer.lost and kind != subject.what:
@@ -108,7 +125,7 @@ def stale_writes(history: History) -> Iterator[Violation]:
         if end is not None:
             yield from _explained(history, end, asked, slack)
     for (id_, fence), held in claims.items():
-        settled = held.end is not None and not held.by_expiry and held.end.action in KINDS
+        settled = held.end is not None and not (held.by_expiry or held.revoked) and held.end.action in KINDS
         if settled and (id_, fence) not in history.settlements:
             yield Violation("stale write", f"event {id_}, fence {fence} was settled in the log and by nobody else")
     yield from _renewals(history, claims, slack)
@@ -149,7 +166,7 @@ def effects(history: History) -> Iterator[Violation]:
     for effect in history.effects:
         place = (effect.host, effect.id, effect.fence, effect.handler)
         if effect.what == "start":
-            if (effect.id, effect.fence) not in claims:
+            if (effect.id, effect.fence) not in claims and not history.holds_handler(effect):
                 yield Violation(
                     "exclusive", f"{effect.host} runs event {effect.id} with fence {effect.fence}: not granted"
                 )
@@ -163,7 +180,7 @@ def effects(history: History) -> Iterator[Violation]:
     for begun in open_.values():
         spans[begun.id, begun.handler].append((begun.at, history.crashes.get(begun.host, FOREVER), begun))
     if history.settings.stops_in_time:
-        for runs in spans.values():
+        for runs in (runs for (_, handler), runs in spans.items() if handler not in history.settings.batched):
             yield from _overlaps(history, sorted(runs, key=lambda run: run[2].fence), claims)
 
 
@@ -175,9 +192,10 @@ def _overlaps(
         for begin, _, newer in runs[place + 1 :]:
             if end <= begin + history.settings.tolerance:
                 continue
-            picked = claims.get((older.id, older.fence))
+            picked = _claim_of(history, older, claims)
             since = older.at if picked is None else history.at(picked.picked.at_ts)
-            if not history.was_frozen(older.host, since, begin):
+            seemed_dead = picked is not None and picked.seemed_dead
+            if not seemed_dead and not history.was_frozen(older.host, since, begin):
                 yield Violation(
                     "overlap",
                     f"{older.handler} on event {older.id}: fence {older.fence} on {older.host} until {end:.3f}, "
@@ -190,7 +208,8 @@ def starts(history: History) -> Iterator[Violation]:
     claims = held_claims(history)
     begun: Counter[tuple[int, int, str]] = Counter()
     for effect in history.effects:
-        held = claims.get((effect.id, effect.fence))
+        # A handler that was claimed by itself counts its own attempts.
+        held = None if (effect.id, effect.handler) in history.offered else claims.get((effect.id, effect.fence))
         if effect.what != "start" or held is None or (held.end is not None and held.end.action in GIVEN_BACK):
             continue
         begun[effect.id, held.picked.generation, effect.handler] += 1
@@ -201,29 +220,6 @@ def starts(history: History) -> Iterator[Violation]:
             yield Violation(
                 "attempts", f"{handler} began {times} times on event {id_}.{generation}, {limit} are allowed"
             )
-
-
-def refused(history: History) -> int:
-    """Return how many stale writes were refused."""
-    return sum(
-        answer.lost for call in history.of("settle_events", "renew_event_claims") for _, answer in call.answered()
-    )
-
-
-def takeovers(history: History) -> int:
-    """Return how many claims ended because their lease was over."""
-    return sum(held.taken is not None for held in held_claims(history).values())
-
-
-def late_settlements(history: History) -> int:
-    """Return how many claims were settled after their lease was over."""
-    return sum(held.taken is not None and not held.by_expiry for held in held_claims(history).values())
-
-
-def dead_letters(history: History) -> int:
-    """Return how often an event became a dead letter."""
-    dead = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
-    return sum(entry.status in dead for entry in history.log)
 
 
 def locks(history: History) -> Iterator[Violation]:
@@ -277,7 +273,12 @@ def serial(history: History) -> Iterator[Violation]:
     yield from _claims(history, of_bus)
     yield from _handlers_without_lock(history, of_bus)
     if history.settings.stops_in_time:
-        yield from _handlers(history, of_bus)
+        # A cancellation frees the lock at once; the handler of the event ends when its worker learns of it.
+        yield from _handlers(history, {id_: bus for id_, bus in of_bus.items() if not _is_cancelled(history, id_)})
+
+
+def _is_cancelled(history: History, id_: int) -> bool:
+    return history.finals[id_].status is EventStatus.CANCELLED
 
 
 def _takes_the_lock(call: RecordedCall) -> bool:
@@ -363,10 +364,19 @@ def _runs(history: History) -> Iterator[HandlerRun]:
         place = (effect.host, effect.id, effect.fence, effect.handler)
         if effect.what == "start":
             open_[place] = effect
-        elif place in open_ and (effect.id, effect.fence) in claims:
+        elif place in open_ and (held := _claim_of(history, open_[place], claims)) is not None:
             begun = open_.pop(place)
-            yield HandlerRun(claims[effect.id, effect.fence].picked, begun.at, effect.at, begun)
+            yield HandlerRun(held.picked, begun.at, effect.at, begun)
     for begun in open_.values():
-        if (begun.id, begun.fence) in claims:
-            end = history.crashes.get(begun.host, FOREVER)
-            yield HandlerRun(claims[begun.id, begun.fence].picked, begun.at, end, begun)
+        held = _claim_of(history, begun, claims)
+        if held is not None:
+            yield HandlerRun(held.picked, begun.at, history.crashes.get(begun.host, FOREVER), begun)
+
+
+def _claim_of(history: History, begun: Effect, claims: dict[tuple[int, int], ClaimInterval]) -> ClaimInterval | None:
+    """Return the claim on the event when the handler began. A handler that was claimed by itself has another fence."""
+    if (begun.id, begun.handler) not in history.offered:
+        return claims.get((begun.id, begun.fence))
+    latest = begun.at + history.settings.tolerance
+    earlier = [one for (id_, _), one in claims.items() if id_ == begun.id and history.at(one.picked.at_ts) <= latest]
+    return max(earlier, key=lambda one: one.picked.fence, default=None)

@@ -40,6 +40,7 @@ def stuck(history: History) -> Iterator[Violation]:
 def phantom(history: History) -> Iterator[Violation]:
     """A process published every event, under one id, and once for each idempotency key."""
     asked = {subject.event_id for call in history.of("add_events") for subject in call.invoke.subjects}
+    asked |= {child for call in history.calls for subject in call.invoke.subjects for child in subject.children}
     ids: dict[str, int] = {}
     keys: dict[tuple[str, str], int] = {}
     for event in history.finals.values():

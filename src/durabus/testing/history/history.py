@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
+from durabus.testing.history.subjects import ClaimAsked, Subject
 
 FOREVER = float("inf")
-
-
-class Subject(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a call, or its reply, says about one event."""
-
-    id: int | None = None
-    event_id: str | None = None
-    token: str | None = None
-    fence: int | None = None
-    what: str | None = None
-    """In a call, how the claim shall end: complete, fail or release. In a reply, the event's status."""
-    lost: bool = False
-    """Whether the reply is ``LeaseLost``."""
-    delay: float | None = None
-    """Seconds before the event can be claimed (again)."""
-    expires: float | None = None
-    """When the claim's lease ends, by the store's clock."""
-    attempts: int | None = None
-    generation: int | None = None
-    max_attempts: int | None = None
-    ordering_key: str | None = None
-    idempotency_key: str | None = None
-    bus: str | None = None
-
-
-class ClaimAsked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The claim that a call asks for."""
-
-    bus: str
-    token: str
-    limit: int
-    lease: float
-    mode: str
-    max_attempts: int | None = None
 
 
 class Invoke(msgspec.Struct, frozen=True, omit_defaults=True, tag="invoke", gc=False):
@@ -103,7 +71,28 @@ class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
     fence: int
     attempt: int
     what: str
-    """``start``, or how the handler ended: ``done``, ``raised`` or ``cancelled``."""
+    """``start``, or how the handler ended: ``done``, ``raised``, ``asleep`` or ``cancelled``."""
+
+
+class StepEffect(msgspec.Struct, frozen=True, tag="step", gc=False):
+    """A step of a handler computes its value, or returns it. The process records it outside of the store."""
+
+    at: float
+    host: str
+    id: int
+    handler: str
+    step: str
+    fence: int
+    what: str
+    """``computed`` when the function of the step begins, ``returned`` when the handler gets the value; ``waited`` when
+    a wait is over."""
+    value: str | None = None
+    """Of a wait: the ``event_id`` of the event that came, or None after the timeout."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the store keeps the step."""
+        return f"{self.handler} > {self.step}"
 
 
 class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
@@ -155,9 +144,19 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=
     event, and the reply is the one to the repeat."""
     stops_in_time: bool = True
     """Whether handlers are stopped when their lease ends, unless their process is frozen."""
+    strict: bool = False
+    """Whether the store knows the success of a handler before the next handler of its event begins."""
+    shows_results: bool = False
+    """Whether the entry of a COMPLETED event shows the results of its ``handlers``."""
+    one_child: bool = False
+    """Whether the handlers of an event make one child at most. A requeued event may make another one."""
+    batched: tuple[str, ...] = ()
+    """The handlers that take batches. Such a call goes on for the other events when one has lost its claim."""
+    emitter: str | None = None
+    """The handler whose success all children belong to; None if handlers wait for their children."""
 
 
-Line = Invoke | Ok | Failed | Unknown | Effect | Holding | Disturbed | Logged | Final | RunSettings
+Line = Invoke | Ok | Failed | Unknown | Effect | StepEffect | Holding | Disturbed | Logged | Final | RunSettings
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Line)
@@ -217,23 +216,26 @@ class History:
         invokes: list[Invoke] = []
         ends: dict[str, Ok | Failed | Unknown] = {}
         self.effects: list[Effect] = []
+        self.steps: list[StepEffect] = []
         self.holdings: list[Holding] = []
         self.disturbed: list[Disturbed] = []
         self.log: list[LogEntry] = []
         self.finals: dict[int, Event] = {}
         self.settings = RunSettings()
+        noted: dict[type[Line], list[Any]] = {
+            Effect: self.effects,
+            StepEffect: self.steps,
+            Holding: self.holdings,
+            Disturbed: self.disturbed,
+        }
         for line in lines:
             match line:
                 case Invoke():
                     invokes.append(line)
                 case Ok() | Failed() | Unknown():
                     ends[line.call] = line
-                case Effect():
-                    self.effects.append(line)
-                case Holding():
-                    self.holdings.append(line)
-                case Disturbed():
-                    self.disturbed.append(line)
+                case Effect() | StepEffect() | Holding() | Disturbed():
+                    noted[type(line)].append(line)
                 case Logged():
                     self.log.append(line.entry)
                 case Final():
@@ -262,6 +264,38 @@ class History:
     def grants(self) -> list[tuple[RecordedCall, Subject]]:
         """Every claim that a process received."""
         return [(call, claim) for call in self.calls if call.ok is not None for claim in call.ok.claims]
+
+    @cached_property
+    def handler_grants(self) -> set[tuple[str, int, str, int]]:
+        """Every claim on an offered handler: process, event, handler, and the fence that the handler gets."""
+        return {
+            (call.invoke.host, one.id or 0, one.what or "", one.fence or 0)
+            for call in self.of("claim_offered_handlers")
+            for one in (() if call.ok is None else call.ok.subjects)
+        }
+
+    @cached_property
+    def offered(self) -> set[tuple[int, str]]:
+        """The events and handlers of which some process claimed the handler by itself."""
+        return {(id_, handler) for _, id_, handler, _ in self.handler_grants}
+
+    @cached_property
+    def held_by(self) -> dict[tuple[str, int], list[int]]:
+        """The fences under which each process held each event."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for call, claim in self.grants:
+            found.setdefault((call.invoke.host, claim.id or 0), []).append(claim.fence or 0)
+        return found
+
+    def holds_handler(self, effect: Effect) -> bool:
+        """Whether the process held the handler alone, or the event after the handler had been claimed by itself.
+
+        Then the fence that the handler gets is that of the event and its own together.
+        """
+        if (effect.host, effect.id, effect.handler, effect.fence) in self.handler_grants:
+            return True
+        held = self.held_by.get((effect.host, effect.id), [])
+        return (effect.id, effect.handler) in self.offered and any(fence < effect.fence for fence in held)
 
     @cached_property
     def settlements(self) -> dict[tuple[int, int], list[tuple[RecordedCall, Subject, Subject | None]]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from durabus.model.claim import PROCESS_ENDED
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import DEAD_LETTER, LIVE, TERMINAL, Action, EventStatus
 from durabus.testing.history.history import History, Violation
+from durabus.testing.history.waits import may_be_met
 
-ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED})
+ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.CANCELLED})
 FREES = frozenset({*ENDS, Action.RELEASED, Action.ABANDONED, Action.RESET})
 """Actions that end a claim."""
 SETTLES = frozenset({*ENDS, Action.RELEASED})
@@ -24,6 +26,7 @@ AFTER = {
     Action.REQUEUED: EventStatus.PENDING,
     Action.COMPLETED: EventStatus.COMPLETED,
     Action.COMPLETED_WITH_ERRORS: EventStatus.COMPLETED_WITH_ERRORS,
+    Action.CANCELLED: EventStatus.CANCELLED,
 }
 
 
@@ -71,11 +74,23 @@ class Life:
             case _ if self.status in TERMINAL:
                 check = "one terminal" if entry.status in TERMINAL else "stale write"
                 yield Violation(check, f"{what}: it had ended")
+            case Action.CANCELLED if entry.fence == self._fence_if_cancelled:
+                pass
             case _ if self.status is not EventStatus.PROCESSING or entry.fence != self.fence:
                 yield Violation("stale write", f"{what}: the newest claim has fence {self.fence}")
         expected = AFTER.get(entry.action)
         if expected is not None and entry.status is not expected:
             yield Violation("log = state", f"{what}: it says that the event is {entry.status}")
+
+    @property
+    def _fence_if_cancelled(self) -> int:
+        """The fence after a cancellation by a caller, which revokes a claim that is current or abandoned."""
+        return self.fence + (self.status is EventStatus.PROCESSING or self._abandoned)
+
+    @property
+    def _must_end(self) -> bool:
+        """Whether a claim is the last one. A process that takes events back from a dead one may not know the limit."""
+        return self._limit is not None and self.attempts >= self._limit
 
     def _count(self, entry: LogEntry) -> Iterator[Violation]:
         match entry.action:
@@ -88,7 +103,9 @@ class Life:
                     yield Violation("attempts", f"event {self._id}: attempt {self.attempts} of {self._own_limit}")
             case Action.RELEASED | Action.RESET:
                 self.attempts -= 1
-            case Action.ABANDONED if self._limit is not None and self.attempts >= self._limit:
+            case Action.CANCELLED:
+                self.fence = entry.fence
+            case Action.ABANDONED if self._must_end and not (entry.error or "").startswith(PROCESS_ENDED):
                 self.errors += 1
                 yield Violation(
                     "attempts", f"event {self._id}: abandoned after attempt {self.attempts} of {self._limit}"
@@ -154,7 +171,7 @@ def _in_key_order(entry: LogEntry, same_key: dict[int, EventStatus], key: str) -
 
 
 def backoff(history: History) -> Iterator[Violation]:
-    """No event is claimed before it is due."""
+    """No event is claimed before it is due, unless an event that it waits for has come."""
     slack = history.settings.tolerance + 1e-6
     delays = {
         subject.event_id: subject.delay or 0.0 for call in history.of("add_events") for subject in call.invoke.subjects
@@ -165,7 +182,7 @@ def backoff(history: History) -> Iterator[Violation]:
             match entry.action:
                 case Action.PUBLISHED:
                     due = entry.at_ts + delays.get(entry.event_id, 0.0)
-                case Action.PICKED if entry.at_ts < due - slack:
+                case Action.PICKED if entry.at_ts < due - slack and not may_be_met(history, id_, entry.at_ts):
                     yield Violation("backoff", f"event {id_} is claimed {due - entry.at_ts:.3f} s before it is due")
                 case Action.FAILED | Action.RELEASED if entry.status is EventStatus.PENDING:
                     asked = [

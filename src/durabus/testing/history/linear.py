@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from durabus.model.claim import PROCESS_ENDED
 from durabus.model.event import Event
 from durabus.model.statuses import DEAD_LETTER, EventStatus
-from durabus.testing.history.history import FOREVER, Failed, History, RecordedCall, Subject, Violation
+from durabus.testing.history.history import FOREVER, Failed, History, RecordedCall, Violation
+from durabus.testing.history.subjects import Subject
 
 MAX_NODES = 40_000
 SLACK = 1e-6
@@ -21,6 +23,7 @@ SETTLED_AS = {
     "complete": (EventStatus.COMPLETED.value, EventStatus.COMPLETED_WITH_ERRORS.value),
     "fail": (PENDING, EventStatus.FAILED.value),
     "release": (PENDING,),
+    "cancel": (EventStatus.CANCELLED.value,),
 }
 
 
@@ -72,6 +75,12 @@ class Search:
             if op.kind == "grant"
         }
         """The token of each granted fence, and when the token was first used."""
+        self._taken_over = {
+            entry.fence: history.at(entry.at_ts)
+            for entry in history.trails.get(event.id, ())
+            if (entry.error or "").startswith(PROCESS_ENDED)
+        }
+        """When the store took each fence back because its process had ended: the lease did not matter."""
         self._required = sum(1 << place for place, op in enumerate(self._ops) if op.answer is not None)
         self._requeued = any(op.kind == "requeue" for op in self._ops)
 
@@ -110,7 +119,7 @@ class Search:
     def _by_itself(self, state: MachineState, now: float) -> Iterator[tuple[MachineState, float]]:
         """Yield what happens without a call that names the event: its lease ends, or an unknown caller claims it."""
         if state.status == PROCESSING:
-            over = max(now, state.expires)
+            over = max(now, min(state.expires, self._taken_over.get(state.fence, FOREVER)))
             yield state._replace(status=PENDING, token=None, abandoned=state.token), over
             yield state._replace(status=EventStatus.FAILED.value, token=None), over
         elif state.status == PENDING and state.fence < self._event.fence:
@@ -161,11 +170,12 @@ _KINDS = {
     "settle_events": "settle",
     "requeue_dead_letters": "requeue",
     "reset_event": "reset",
+    "cancel_event": "cancel",
     "get_event": "read",
 }
 
 
-REPEATED = ("add", "settle", "requeue", "reset")
+REPEATED = ("add", "settle", "requeue", "reset", "cancel")
 
 
 def _told_once(ops: Iterable[Op]) -> Iterator[Op]:
@@ -185,6 +195,10 @@ def _moved(state: MachineState, kind: str) -> MachineState:
         return MachineState(PENDING)
     if kind == "reset" and state.status == PROCESSING:
         return state._replace(status=PENDING, token=None)
+    if kind == "cancel" and state.status in (PENDING, PROCESSING):
+        revoked = state.token is not None or state.abandoned is not None
+        fence = state.fence + revoked
+        return state._replace(status=EventStatus.CANCELLED.value, token=None, abandoned=None, fence=fence)
     if kind == "requeue" and state.status in DEAD:
         return state._replace(status=PENDING, generation=state.generation + 1)
     return state
@@ -236,7 +250,10 @@ def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:
     if ok is not None:
         for claim in ok.claims:
             yield Op("grant", call.begins, call.ends, claim, claim)
-    if kind is None or isinstance(call.end, Failed):
+    if isinstance(call.end, Failed):
+        return
+    yield from _children_added(call)
+    if kind is None:
         return
     if ok is not None:
         for asked, answer in call.answered() if ok.subjects else ():  # a read can find nothing
@@ -246,3 +263,12 @@ def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:
     elif kind != "read":
         for asked in call.invoke.subjects:
             yield Op(kind, call.begins, call.ends, asked, None)
+
+
+def _children_added(call: RecordedCall) -> Iterator[Op]:
+    """Yield an addition for each child of a settlement that was not refused: the same step stores both."""
+    answers = call.ok.subjects if call.ok is not None else ()
+    for place, asked in enumerate(call.invoke.subjects):
+        if place >= len(answers) or not answers[place].lost:
+            for child in asked.children:
+                yield Op("add", call.begins, call.ends, Subject(event_id=child), None)

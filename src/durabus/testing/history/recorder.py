@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from durabus.errors import (
     ConfigurationError,
     EventNotFound,
@@ -16,13 +18,16 @@ from durabus.errors import (
     StoreClosedError,
     UnsupportedByStore,
 )
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.lifecycle.transition import SUCCESSES
+from durabus.lifecycle.waits import waits_of
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, OfferedHandler
 from durabus.model.event import Event, NewEvent, ordering_key_of
 from durabus.model.log_entry import LogPage
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, HandlerSettlement, Keep, Release, Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
-from durabus.testing.history.history import ClaimAsked, Failed, Invoke, Line, Ok, Subject, Unknown
+from durabus.testing.history.history import Failed, Invoke, Line, Ok, Unknown
+from durabus.testing.history.subjects import ClaimAsked, Subject, WaitAsked
 
 REFUSALS = (
     ConfigurationError,
@@ -82,8 +87,8 @@ def recorded_store(store: EventStore, host: str, write: Callable[[Line], None], 
 
 def _invoke(begin: Callable[..., Invoke], verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Invoke:
     match verb:
-        case "add_events":
-            return begin(tuple(_new(new) for new in args[0]))
+        case "add_events" | "keep_results" | "requeue_dead_letters" | "settle_handlers":
+            return begin(tuple(map(ASKED[verb], args[0])))
         case "claim_next_events":
             return begin((), _asked(args[0]))
         case "settle_events":
@@ -93,10 +98,10 @@ def _invoke(begin: Callable[..., Invoke], verb: str, args: tuple[Any, ...], opti
             return begin(_refs(args[0]), None, options["lease"])
         case "start_events":
             return begin(_refs(args[0]))
-        case "requeue_dead_letters":
-            return begin(tuple(_named(ref) for ref in args[0]))
-        case "get_event" | "reset_event" | "remove_event":
+        case "get_event" | "reset_event" | "cancel_event" | "remove_event":
             return begin((_named(args[0]),))
+        case "show_presence" | "withdraw_presence":
+            return begin((Subject(token=args[0]),))
         case "read_log":
             return begin(after=options.get("after", ""), limit=options.get("limit", 1000))
         case _:
@@ -105,24 +110,19 @@ def _invoke(begin: Callable[..., Invoke], verb: str, args: tuple[Any, ...], opti
 
 def _ok(call: str, at: float, verb: str, answer: Any) -> Ok:
     match verb:
-        case "add_events" | "requeue_dead_letters":
-            return Ok(call, at, tuple(_event(event) for event in answer))
         case "claim_next_events":
             return Ok(call, at, (), _claims(answer))
         case "settle_events":
             settled = cast("SettleAnswer", answer)
             return Ok(call, at, tuple(_outcome(one) for one in settled.outcomes), _claims(settled.claims))
-        case "renew_event_claims":
-            return Ok(call, at, tuple(_renewed(one) for one in answer))
-        case "start_events":
-            return Ok(call, at, tuple(_started(one) for one in answer))
-        case "get_event" | "reset_event":
+        case "get_event" | "reset_event" | "cancel_event":
             return Ok(call, at, () if answer is None else (_event(answer),))
         case "read_log":
             page = cast("LogPage", answer)
             return Ok(call, at, positions=tuple(entry.position for entry in page.entries), next=page.next)
         case _:
-            return Ok(call, at)
+            made = ANSWERED.get(verb)
+            return Ok(call, at) if made is None else Ok(call, at, tuple(map(made, answer)))
 
 
 def _new(new: NewEvent) -> Subject:
@@ -143,14 +143,47 @@ def _asked(request: ClaimRequest) -> ClaimAsked:
 
 
 def _settlement(settlement: Settlement) -> Subject:
-    ref = settlement.ref
+    asked = _kept(settlement)
     match settlement:
-        case Complete():
-            return Subject(ref.id, None, ref.token, ref.fence, "complete")
+        case Complete(handler_id=only):
+            return replace(asked, what="complete", kept=asked.kept if only is None else (*asked.kept, only))
         case Fail(delay=delay):
-            return Subject(ref.id, None, ref.token, ref.fence, "fail", delay=delay)
-        case Release(delay=delay):
-            return Subject(ref.id, None, ref.token, ref.fence, "release", delay=delay)
+            return replace(asked, what="fail", delay=delay)
+        case Release(delay=delay, until_children=until_children):
+            return replace(asked, what="release", delay=0.0 if until_children else delay)
+        case Cancel():
+            return replace(asked, what="cancel")
+
+
+def _kept(one: Settlement | Keep) -> Subject:
+    ref = one.ref
+    return Subject(
+        ref.id,
+        None,
+        ref.token,
+        ref.fence,
+        kept=tuple(result.handler_id for result in one.results if result.status in SUCCESSES),
+        children=tuple(child.event_id for child in one.children),
+        waits=tuple(
+            WaitAsked(result.handler_id, wait.type, tuple(wait.where.items()), wait.until)
+            for result, wait in waits_of(one.results)
+        ),
+        offered=tuple(result.handler_id for result in one.results if result.is_offered),
+    )
+
+
+def _handler_settlement(one: HandlerSettlement) -> Subject:
+    claim, outcome = one.claim, one.outcome
+    kept = (claim.handler_id,) if outcome is not None and outcome.status in SUCCESSES else ()
+    return Subject(claim.id, None, claim.token, claim.fence, claim.handler_id, kept=kept)
+
+
+def _offered(one: OfferedHandler) -> Subject:
+    """Return a claim on a handler, with the fence that the handler gets: that of the event and its own."""
+    fence = one.event.fence + one.claim.fence
+    return Subject(
+        one.event.id, one.event.event_id, one.claim.token, fence, one.claim.handler_id, expires=one.claim.expires_ts
+    )
 
 
 def _refs(refs: Sequence[ClaimRef]) -> tuple[Subject, ...]:
@@ -198,3 +231,26 @@ def _renewed(answer: float | LeaseLost) -> Subject:
 
 def _started(answer: Event | LeaseLost) -> Subject:
     return Subject(lost=True) if isinstance(answer, LeaseLost) else _event(answer)
+
+
+def _judged(answer: object) -> Subject:
+    return Subject(lost=isinstance(answer, LeaseLost))
+
+
+ASKED: dict[str, Callable[[Any], Subject]] = {
+    "add_events": _new,
+    "keep_results": _kept,
+    "requeue_dead_letters": _named,
+    "settle_handlers": _handler_settlement,
+}
+"""What a call asks for each item of its batch."""
+ANSWERED: dict[str, Callable[[Any], Subject]] = {
+    "add_events": _event,
+    "claim_offered_handlers": _offered,
+    "keep_results": _judged,
+    "renew_event_claims": _renewed,
+    "requeue_dead_letters": _event,
+    "settle_handlers": _judged,
+    "start_events": _started,
+}
+"""What a reply says about each item of its batch."""

@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container
 
+from msgspec.structs import replace
+
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
+from durabus.store.features import Features
+from durabus.store.processes import RENEWED_EVERY
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.network import Network, remote_store
 from durabus.testing.simulation.processes import Host
@@ -68,6 +72,15 @@ def network_to(
     )
 
 
+def with_presence(features: Features, scenario: Scenario) -> Features:
+    """Return the features of a store that sees the end of processes, if the scenario has that."""
+    return (
+        replace(features, sees_ended_processes=True, presence_renewed_every=RENEWED_EVERY)
+        if scenario.presence
+        else features
+    )
+
+
 class ServerPlace(StorePlace):
     """One store object that plays the server. It outlives the processes that use it."""
 
@@ -89,4 +102,5 @@ class MemoryPlace(ServerPlace):
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         server = make_store("memory://", clock=WorldClock(loop))
+        server.features = with_presence(server.features, scenario)
         super().__init__(server, loop, scenario, waits=frozenset({"wait_for_work"}))

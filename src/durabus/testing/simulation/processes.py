@@ -1,28 +1,24 @@
-"""The processes of a simulated fleet: their hosts, and what they do with the public classes of durabus."""
+"""The processes of a simulated fleet but for its workers: their hosts, and what they do with durabus."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from durabus.bus.event_bus import EventBus
-from durabus.errors import DurabusError, EventBusShutdownError, LeaseLost, StoreError
+from durabus.errors import DurabusError, StoreError
 from durabus.model.claim import LockClaim
-from durabus.model.event import Event
-from durabus.model.policies import RetryPolicy
-from durabus.model.result import UnrecoverableError
+from durabus.model.query import EventQuery
+from durabus.model.statuses import EventStatus
 from durabus.queue.dead_letters import DLQInspector
-from durabus.queue.event_queue import EventQueue
 from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
-from durabus.testing.history.history import Effect, Holding, Line
+from durabus.testing.history.history import Holding, Line
 from durabus.testing.simulation.loop import THREAD, SimulationError, ThreadQueue, VirtualLoop, context_of
 from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
-from durabus.worker.handler import Context
 from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 
 MAIN = "main"
@@ -31,6 +27,7 @@ LOCK = "ledger"
 TRY_AGAIN = 0.4
 """Seconds that a process waits after an error of the store."""
 READ_EVERY = 1.0
+LIVE = (EventStatus.PENDING, EventStatus.PROCESSING)
 NEVER = 1e6
 
 
@@ -125,109 +122,6 @@ class Process:
             await self.bus.shutdown(self.scenario.lease)
         self.done = True
 
-    def note(self, event: Event, handler: str, what: str) -> None:
-        """Record what a handler does."""
-        self._write(
-            Effect(self._now(), self.host, event.id, event.event_id, handler, event.fence, event.attempts, what)
-        )
-
-    async def work(self, event: Event, handler: str) -> EventPlan:
-        """Do what the event's plan says, and record it."""
-        plan = plan_of(self.scenario, event.payload["number"])
-        attempt = min(event.attempts, len(plan.outcomes)) - 1
-        outcome = "done" if event.payload.get("child") else plan.outcomes[attempt]
-        self.note(event, handler, "start")
-        try:
-            await asyncio.sleep(NEVER if outcome == "timeout" else plan.seconds[event.attempts % len(plan.seconds)])
-        except BaseException:
-            self.note(event, handler, "cancelled")
-            raise
-        self.note(event, handler, "done" if outcome == "done" else "raised")
-        if outcome == "unrecoverable":
-            raise UnrecoverableError("planned")
-        if outcome == "raised":
-            raise ConnectionError("planned")
-        return plan
-
-
-class BusWorker(Process):
-    """A worker with handlers of the bus."""
-
-    async def run(self) -> None:
-        """Start the bus. Try again until it succeeds."""
-        scenario = self.scenario
-        bus = self.bus = EventBus(
-            self.store,
-            name=BUS,
-            retry=RetryPolicy(max_retries=scenario.max_retries, base_delay=scenario.base_delay, max_delay=4.0),
-            concurrency=scenario.concurrency,
-            lease=scenario.lease,
-            poll_interval=scenario.lease / 2,
-            mode=scenario.mode,
-            handler_mode=scenario.handler_mode,
-        )
-        for name in self._names():
-            bus.subscribe("sim.*", self._handler(name), id=name, timeout=2 * scenario.lease)
-        with contextlib.suppress(EventBusShutdownError):  # shut down before it had started
-            await _until_stored(bus.start)
-
-    def _names(self) -> list[str]:
-        """Return the names of the handlers that this worker has."""
-        names = [f"handler-{number}" for number in range(self.scenario.handlers)]
-        if self.scenario.split:
-            place = int(self.host.partition(".")[0].rpartition("-")[2])
-            return [names[place % len(names)]]
-        return names
-
-    def _handler(self, name: str) -> Callable[[Event, Context], Any]:
-        async def handle(event: Event, ctx: Context) -> int | None:
-            plan = await self.work(event, name)
-            if plan.child and not event.payload.get("child") and name == "handler-0":
-                child = ctx.emit("sim.child", {"number": plan.number, "child": True})
-                if self.scenario.awaited:
-                    await child
-            return plan.number if plan.number % 3 == 0 else None
-
-        return handle
-
-
-class QueueWorker(Process):
-    """A worker that polls and finalizes events through ``EventQueue``."""
-
-    async def run(self) -> None:
-        """Work on one event after the other."""
-        queue = EventQueue(self.store, bus=BUS, abandoned_after=self.scenario.lease)
-        while not self.done:
-            try:
-                event = await queue.poll()
-                if event is None:
-                    await asyncio.sleep(TRY_AGAIN)
-                    continue
-                await self._one(queue, event)
-            except StoreError:
-                await asyncio.sleep(TRY_AGAIN)
-
-    async def _one(self, queue: EventQueue, event: Event) -> None:
-        try:
-            async with asyncio.timeout(self.scenario.lease * 0.8):
-                await self.work(event, "queue")
-            error: tuple[BaseException, ...] = ()
-        except (TimeoutError, ConnectionError) as raised:
-            if event.attempts < 3:  # noqa: PLR2004  (its lease runs out)
-                return
-            error = (raised,)
-        except UnrecoverableError as raised:
-            error = (raised,)
-        for _ in range(3):
-            try:
-                await queue.finalize(event.id, error_results=error)
-            except LeaseLost:
-                return
-            except StoreError:
-                await asyncio.sleep(TRY_AGAIN)
-            else:
-                return
-
 
 class PublisherProcess(Process):
     """Publishes its events. ``left`` outlives the process, like a file: it has the events without acknowledgement."""
@@ -251,7 +145,7 @@ class PublisherProcess(Process):
             try:
                 await bus.publish(
                     "sim.event",
-                    {"number": plan.number},
+                    {"number": plan.number, "group": plan.group},
                     event_id=self._left[plan.number],
                     delay=plan.delay,
                     ordering_key=plan.ordering_key,
@@ -311,32 +205,25 @@ class Locker(Process):
 
 
 class Administrator(Process):
-    """Requeues dead letters, a few times."""
+    """Requeues dead letters and cancels events, a few times."""
 
     async def run(self) -> None:
-        """Look for dead letters from time to time."""
-        inspector = DLQInspector(self.store)
-        left = self.scenario.requeues
-        while left and not self.done and self._now() < self.scenario.chaos_ends:
+        """Look for dead letters and for live events from time to time."""
+        inspector, chance = DLQInspector(self.store), random.Random(f"{self.scenario.seed}/administrator")
+        requeues, cancels = self.scenario.requeues, self.scenario.cancels
+        while (requeues or cancels) and not self.done and self._now() < self.scenario.chaos_ends:
             await asyncio.sleep(self.scenario.lease)
             try:
-                page = await inspector.list(limit=1)
-                for event in page.events:
-                    left -= 1
+                for event in (await inspector.list(limit=1)).events if requeues else ():
+                    requeues -= 1
                     await inspector.retry(event.event_id)
+                live = (await self.store.find(EventQuery(bus=BUS, statuses=LIVE))).events if cancels else ()
+                if live:
+                    cancels -= 1
+                    await self.store.cancel_event(chance.choice(live).event_id, reason="planned")
             except DurabusError:
                 continue
         self.done = True
-
-
-async def _until_stored(action: Callable[[], Any]) -> None:
-    while True:
-        try:
-            await action()
-        except StoreError:
-            await asyncio.sleep(TRY_AGAIN)
-        else:
-            return
 
 
 class LaneHeartbeat(Heartbeat[Any]):
@@ -357,3 +244,8 @@ class LaneHeartbeat(Heartbeat[Any]):
         self.end()
         if self._beating is not None:
             await asyncio.wait({self._beating}, timeout=within)
+
+
+def spawn_in_lane(_watch: object, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
+    """Start a task of the process watch in the simulated thread of the heartbeat."""
+    return host_here().run(work, "heartbeat")

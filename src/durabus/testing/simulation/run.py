@@ -22,15 +22,14 @@ from durabus.testing.simulation.processes import (
     BUS,
     TRY_AGAIN,
     Administrator,
-    BusWorker,
     Host,
     Locker,
     LogReaderProcess,
     Process,
     PublisherProcess,
-    QueueWorker,
 )
-from durabus.testing.simulation.scenario import STORE_RESTART, Disturbance, Scenario, plan_of
+from durabus.testing.simulation.scenario import BATCH_HANDLER, STORE_RESTART, Disturbance, Scenario, plan_of
+from durabus.testing.simulation.workers import BusWorker, QueueWorker
 from durabus.testing.simulation.world import EPOCH, world
 
 PATIENCE = 400.0
@@ -115,12 +114,22 @@ class SimulationRun:
 
     def _settings(self, *, drained: bool) -> RunSettings:
         scenario = self._scenario
-        handlers = tuple(f"handler-{number}" for number in range(scenario.handlers))
+        handlers = scenario.handler_names
         if scenario.queue:
             handlers = ("queue",)
         elif scenario.split:
             handlers = ()  # an event may end before the store knows the worker with the other handler
-        return RunSettings(epoch=EPOCH, drained=drained, handlers=handlers, stops_in_time=not scenario.queue)
+        return RunSettings(
+            epoch=EPOCH,
+            drained=drained,
+            handlers=handlers,
+            stops_in_time=not scenario.queue,
+            strict=scenario.strict,
+            shows_results=not scenario.queue,
+            one_child=scenario.children,
+            batched=(BATCH_HANDLER,) if scenario.batch else (),
+            emitter="handler-0" if scenario.children and not scenario.awaited else None,
+        )
 
     def _maker(self, kind: type[Process], **options: object) -> Callable[[str, EventStore], Process]:
         def make(host: str, store: EventStore) -> Process:

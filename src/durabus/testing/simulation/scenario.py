@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ CHAOS = 6
 """The number of leases that the faults last."""
 CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
 CUT_OFF = "cut off"
+BATCH_HANDLER = "batch"
+GROUPS = 3
+"""The number of groups that the events belong to. A handler can wait for the next event of a group."""
 MAX_TRIES = 150
 """Maximum number of smaller scenarios to try while reducing a failing one."""
 
@@ -64,11 +68,40 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the calls that have a fault."""
     disturbances: tuple[Disturbance, ...]
     skewed: bool
+    steps: int
+    """The number of durable steps that a handler has at most."""
+    sleeps: bool
+    """Whether some handlers sleep between their steps, or snooze."""
+    strict: bool
+    """Whether the store learns of a success before the next handler begins."""
+    cancels: int
+    """The number of events that the administrator cancels."""
+    waits: bool = False
+    """Whether some handlers wait for another event."""
+    batch: int = 0
+    """The maximum size of the batches of a further handler; 0 if there is none."""
+    presence: bool = False
+    """Whether the store sees that a process has ended. It may be wrong about one that is cut off, so that handlers
+    overlap. The checker knows this of events, but not of locks and of handlers with claims of their own."""
 
     @property
     def chaos_ends(self) -> float:
         """The time at which all faults end."""
         return CHAOS * self.lease
+
+    @property
+    def handler_names(self) -> tuple[str, ...]:
+        """The ids of the handlers that the workers have together."""
+        names = tuple(f"handler-{number}" for number in range(self.handlers))
+        return (*names, BATCH_HANDLER) if self.batch else names
+
+
+class PlannedWait(msgspec.Struct, frozen=True):
+    """A handler waits for an event, at most ``timeout`` seconds."""
+
+    type: str
+    where: dict[str, int]
+    timeout: float
 
 
 class EventPlan(msgspec.Struct, frozen=True):
@@ -87,6 +120,18 @@ class EventPlan(msgspec.Struct, frozen=True):
     child: bool
     given_up: bool
     """Whether the publisher gives up if the first try fails."""
+    steps: tuple[float, ...]
+    """The seconds that each durable step takes."""
+    sleep: float
+    """The seconds that the handler sleeps after its first step; 0 if it does not sleep."""
+    snooze: float
+    """The seconds for which the first claim of the event is snoozed; 0 if it is not."""
+    wait: PlannedWait | None
+
+    @property
+    def group(self) -> int:
+        """The group of the event: it is part of its payload."""
+        return self.number % GROUPS
 
 
 def make_scenario(seed: int, store: str = "memory") -> Scenario:
@@ -101,7 +146,7 @@ def make_scenario(seed: int, store: str = "memory") -> Scenario:
     children = not queue and chance.random() < 0.25  # noqa: PLR2004
     lockers = chance.choice((0, 2))
     processes = workers + publishers + 1 + lockers
-    return Scenario(
+    made = Scenario(
         seed=seed,
         store=store,
         workers=workers,
@@ -125,6 +170,33 @@ def make_scenario(seed: int, store: str = "memory") -> Scenario:
         often=chance.choice((0.02, 0.06, 0.15)),
         disturbances=_in_order(*_disturbances(chance, lease, processes), *_cuts(seed, lease, processes)),
         skewed=chance.random() < 0.7,  # noqa: PLR2004
+        **_verbs(seed, queue=queue),
+    )
+    return _with_further_verbs(made)
+
+
+def _verbs(seed: int, *, queue: bool) -> dict[str, Any]:
+    """Return the durable verbs of a scenario. They have their own numbers, so that the rest of a seed stays alike."""
+    chance = random.Random(f"{seed}/verbs")
+    verbs: dict[str, Any] = {
+        "steps": chance.choice((0, 0, 1, 2, 3)),
+        "sleeps": chance.random() < 0.3,  # noqa: PLR2004
+        "strict": chance.random() < 0.4,  # noqa: PLR2004
+        "cancels": chance.choice((0, 0, 1, 3)),
+    }
+    return verbs | ({"steps": 0, "sleeps": False, "strict": False} if queue else {})
+
+
+def _with_further_verbs(made: Scenario) -> Scenario:
+    """Add waits, batches and presence to a scenario that is not about a queue. They have their own numbers, too."""
+    chance, serial = random.Random(f"{made.seed}/further verbs"), made.mode is not EventMode.PARALLEL
+    if made.queue:
+        return made
+    return replace(
+        made,
+        waits=chance.random() < 0.35,  # noqa: PLR2004
+        batch=chance.choice((0, 0, 0, 2, 5)) if not serial else 0,
+        presence=chance.random() < 0.6 and not (serial or made.split or made.lockers),  # noqa: PLR2004
     )
 
 
@@ -168,6 +240,7 @@ def plan_of(scenario: Scenario, number: int) -> EventPlan:
         outcomes = ("timeout", "done")
     length = chance.choice((0.0, 0.1, 0.4, 0.8, 1.4))
     key = f"key-{chance.randrange(scenario.keys)}" if scenario.keys and chance.random() < 0.7 else None  # noqa: PLR2004
+    may_emit = scenario.children and key is None and (outcomes == ("done",) or not scenario.awaited)
     return EventPlan(
         number=number,
         at=chance.uniform(0.0, (CHAOS - 2) * lease),
@@ -178,9 +251,33 @@ def plan_of(scenario: Scenario, number: int) -> EventPlan:
         max_attempts=chance.randint(1, 5) if chance.random() < 0.3 else None,  # noqa: PLR2004
         outcomes=outcomes,
         seconds=tuple(length * lease * chance.uniform(0.5, 1.5) for _ in range(3)),
-        child=scenario.children and key is None and outcomes == ("done",) and chance.random() < 0.4,  # noqa: PLR2004
+        child=may_emit and chance.random() < 0.4,  # noqa: PLR2004
         given_up=chance.random() < 0.15,  # noqa: PLR2004
+        **_verbs_of(scenario, number),
     )
+
+
+def _verbs_of(scenario: Scenario, number: int) -> dict[str, Any]:
+    chance, lease = random.Random(f"{scenario.seed}/verbs/{number}"), scenario.lease
+    steps = tuple(chance.choice((0.0, 0.1, 0.5)) * lease for _ in range(chance.randint(0, scenario.steps)))
+    kind = chance.random() if scenario.sleeps else 1.0
+    return {
+        "steps": steps,
+        "sleep": chance.uniform(0.1, 1.0) * lease if kind < 0.4 else 0.0,  # noqa: PLR2004
+        "snooze": chance.uniform(0.1, 1.0) * lease if 0.3 < kind < 0.6 else 0.0,  # noqa: PLR2004
+        "wait": _wait_of(scenario, number) if scenario.waits else None,
+    }
+
+
+def _wait_of(scenario: Scenario, number: int) -> PlannedWait | None:
+    """Return the wait of an event's handlers: for another event, for any of a group, or for any at all."""
+    chance = random.Random(f"{scenario.seed}/wait/{number}")
+    if chance.random() < 0.4:  # noqa: PLR2004
+        return None
+    other = chance.choice(scenario.events)
+    where = chance.choice(({"number": other}, {"number": other}, {"group": other % GROUPS}, {}))
+    types = ("sim.event", "sim.child") if scenario.children else ("sim.event",)
+    return PlannedWait(chance.choice(types), where, chance.uniform(0.3, 3.0) * scenario.lease)
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
@@ -220,6 +317,13 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         "lockers": 0,
         "requeues": 0,
         "skewed": False,
+        "steps": 0,
+        "sleeps": False,
+        "strict": False,
+        "cancels": 0,
+        "waits": False,
+        "batch": 0,
+        "presence": False,
         "handlers": 1,
         "mode": EventMode.PARALLEL,
         "concurrency": 1,

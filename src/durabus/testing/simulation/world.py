@@ -21,11 +21,13 @@ import uuid_utils
 
 import durabus.model.claim
 import durabus.model.event
+import durabus.worker.offers
 import durabus.worker.worker
 from durabus import clock
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
-from durabus.testing.simulation.processes import Host, LaneHeartbeat
+from durabus.testing.simulation.processes import Host, LaneHeartbeat, spawn_in_lane
 from durabus.worker.heartbeat import Heartbeat
+from durabus.worker.process_watch import ProcessWatch
 
 EPOCH = 1_700_000_000.0
 """The store's time when a simulation begins."""
@@ -105,6 +107,8 @@ def _replacements(loop: VirtualLoop, seed: int, chance: random.Random) -> Iterat
     yield durabus.model.claim, "socket", _library(socket, {"gethostname": lambda: _name_of(loop.current.owner)})
     yield durabus.model.claim, "os", _library(os, {"getpid": lambda: PID})
     yield durabus.worker.worker, "Heartbeat", _here(LaneHeartbeat, Heartbeat)
+    yield durabus.worker.offers, "Heartbeat", _here(LaneHeartbeat, Heartbeat)
+    yield ProcessWatch, "_spawn", _here(spawn_in_lane, ProcessWatch._spawn)  # noqa: SLF001  (only a simulation needs it)
     for owner, name in (
         (threading.Thread, "start"),
         (time, "sleep"),

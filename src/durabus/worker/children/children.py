@@ -7,25 +7,31 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from durabus.errors import StoreError
 from durabus.model.claim import Claim
-from durabus.model.event import Event
+from durabus.model.event import Event, NewEvent
 from durabus.model.query import EventQuery
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.result import HandlerResult, first_success
+from durabus.model.settlement import Complete, Release, Settlement
 from durabus.model.statuses import LIVE, ResultStatus
 from durabus.store.contract import EventStore
 
 logger = logging.getLogger("durabus.worker")
 
-WAIT_HERE = 0.25
+WAIT_HERE = 2.0
 """Seconds that a parent keeps its claim for children that are about to end."""
+WAITING_AT_MOST = 1_000
+"""Maximum number of parents of one worker that do so. Each uses memory and renewals."""
+AT_THE_LATEST = 300.0
+"""Seconds after which a parent in the queue is claimed again, even if a child still lives: it then waits once more."""
+WAITS = "its children have not ended"
 REST = 0.05
-"""Seconds that it then rests in the queue."""
+"""Seconds that a parent rests in the queue of a store that cannot tell it when its children have ended."""
 LONGER = 1.5
 """The factor by which each further rest is longer: if the children took t seconds, the parent ends within 1.5 t."""
 MAX_REST = 30.0
-TROUBLE_PAUSE = 0.5
 
 
 class Child(Protocol):
@@ -37,8 +43,26 @@ class Child(Protocol):
         ...
 
     @property
+    def new(self) -> NewEvent:
+        """The event as it will be stored."""
+        ...
+
+    @property
+    def store(self) -> EventStore | None:
+        """The store of its bus, if it is held for the success of its handler."""
+        ...
+
+    @property
     def is_stored(self) -> bool:
         """Whether the store has accepted it."""
+        ...
+
+    def accept(self) -> None:
+        """The store has it, together with the success of its handler."""
+        ...
+
+    def drop(self) -> None:
+        """It is not stored: its handler has not succeeded."""
         ...
 
     @property
@@ -55,6 +79,17 @@ class Child(Protocol):
         ...
 
 
+class SuccessKeeper(Protocol):
+    """Stores the successes of the handlers of one event before the event ends."""
+
+    is_shared: bool
+    """Whether handlers of the event run on other nodes too, which may have emitted children."""
+
+    async def keep_successes(self, results: tuple[HandlerResult, ...]) -> None:
+        """Store the results of handlers that are done together with all that they emitted."""
+        ...
+
+
 class Children:
     """Decides, for the workers of one bus, whether an event whose handlers are done is complete."""
 
@@ -62,38 +97,62 @@ class Children:
         self._store = store
         self._may_wait = may_wait
         """False in a serial mode: the children may need the lock that the parent's claim holds."""
+        self._stopping = asyncio.Event()
+        self._waiting = 0
+
+    def stop(self) -> None:
+        """Let no parent wait here any more: the worker stops."""
+        self._stopping.set()
 
     async def after(
-        self, claim: Claim, emitted: Sequence[Child], done: Complete, handlers: Sequence[str]
+        self,
+        claim: Claim,
+        emitted: Sequence[Child],
+        done: Complete,
+        handlers: Sequence[str],
+        progress: SuccessKeeper,
     ) -> Settlement:
         """Return ``done``, or a release of the event if its children have not ended.
 
-        ``emitted`` are the children of this attempt; the store knows those of earlier attempts.
+        ``emitted`` are the children of this attempt; the store knows those of earlier attempts. A parent whose
+        children have not ended is done with its work: the store learns that, and gets its children, before it waits.
         """
         results = (*claim.results, *done.results)
         if done.errors or any(result.status is ResultStatus.UNRECOVERABLE for result in results):
             return done
-        for child in emitted:
-            try:
-                await child.stored()
-            except Exception as error:  # noqa: BLE001  (without the child the work is not done)
-                # This keeps no result: it is not known which handler emitted the child, and that one must run again.
-                text = f"child event {child.event_id} was not stored: {type(error).__name__}: {error}"
-                return Fail(claim.ref, text, TROUBLE_PAUSE)
-        if self._may_wait and not all(child.done for child in emitted):
-            await _wait(emitted)
-        if not await self._any_lives(claim.event, emitted):
-            return done
         known = {result.handler_id for result in results}
         ran = (
-            HandlerResult(handler_id=handler_id, status=ResultStatus.SUCCEEDED, attempts=1)
+            first_success(handler_id, done.execution_time_ms if handler_id == done.handler_id else None)
             for handler_id in handlers
             if handler_id not in known
         )
-        return Release(claim.ref, _rest(claim.event), (*done.results, *ran))
+        successes = (*done.results, *ran)
+        if not all(child.done for child in emitted):
+            if not self._may_wait or self._stopping.is_set() or self._waiting >= WAITING_AT_MOST:
+                return self._release(claim, successes)
+            await progress.keep_successes(successes)
+            done = replace(done, results=successes, handler_id=None)
+            await self._wait(emitted)
+        return self._release(claim, successes) if await self._any_lives(claim.event, emitted, progress) else done
 
-    async def _any_lives(self, event: Event, emitted: Sequence[Child]) -> bool:
-        if event.fence == 1 and all(child.done for child in emitted):
+    def _release(self, claim: Claim, results: tuple[HandlerResult, ...]) -> Release:
+        if not self._store.features.children:
+            return Release(claim.ref, _rest(claim.event), results, WAITS)
+        return Release(claim.ref, AT_THE_LATEST, results, WAITS, until_children=True)
+
+    async def _wait(self, children: Sequence[Child]) -> None:
+        self._waiting += 1
+        tasks = {asyncio.create_task(_all_ended(children)), asyncio.create_task(_is_set(self._stopping))}
+        try:
+            await asyncio.wait(tasks, timeout=WAIT_HERE, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting -= 1
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _any_lives(self, event: Event, emitted: Sequence[Child], progress: SuccessKeeper) -> bool:
+        if event.fence == 1 and not progress.is_shared and all(child.done for child in emitted):
             return False
         query = EventQuery(parent_id=event.event_id, statuses=tuple(LIVE), limit=1)
         try:
@@ -103,16 +162,14 @@ class Children:
             return True
 
 
+async def _all_ended(children: Sequence[Child]) -> None:
+    await asyncio.gather(*(child.ended() for child in children), return_exceptions=True)
+
+
+async def _is_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
 def _rest(event: Event) -> float:
     returns = event.fence - event.attempts
     return min(REST * LONGER ** min(returns, 30), MAX_REST)
-
-
-async def _wait(children: Sequence[Child]) -> None:
-    tasks = [asyncio.ensure_future(child.ended()) for child in children if not child.done]
-    try:
-        await asyncio.wait(tasks, timeout=WAIT_HERE)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,6 +19,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
+from durabus.worker.process_watch import ProcessWatch
 from durabus.worker.serial import free_lock, keep_lock, take_lock
 
 logger = logging.getLogger("durabus.worker")
@@ -38,7 +39,7 @@ def _prefix(bus: str) -> str:
 @asynccontextmanager
 async def announced(store: EventStore, bus: str, event_id: str, worker_id: str, lease: float) -> AsyncIterator[None]:
     """Inside this block, nodes that have the handlers may run the event without the lock of its bus."""
-    token, shorter, sent = new_token(), lease * SHORTER, monotonic()
+    token, shorter, sent = new_token(ProcessWatch.of(store).incarnation), lease * SHORTER, monotonic()
     lock = await take_lock(store, _prefix(bus) + event_id, worker_id=worker_id, token=token, lease=shorter)
     if lock is None:
         yield  # another handler waits for the event too, and has announced it

@@ -37,6 +37,12 @@ def handled_here() -> ClaimedEvent | None:
     return None if slot is None or slot.claimed is None or slot.claimed.task is None else slot.claimed
 
 
+def emits_here() -> bool:
+    """Whether the handler that calls this runs on this event loop: only then can its success wait for what it emits."""
+    slot = SLOT.get()
+    return slot is not None and slot.slots.loop is asyncio.get_running_loop()
+
+
 def refuse_endless_wait(lock: EventLock | None) -> None:
     """Raise if a handler would wait for an event that needs a lock which the handler's own event holds."""
     claimed = handled_here()

@@ -35,9 +35,51 @@ BEGIN
 END
 $$;
 
+-- The functions of the index event_results_waiting. They get the value of a result with the status WAITING.
+CREATE FUNCTION wait_shape(p_value text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    RETURN p_value::json ->> 'shape';
+END
+$$;
+
+-- Returns a digest of the named fields of a JSON object; NULL if it lacks one of them, or one is no scalar. Equal JSON
+-- values have equal digests: 1 and 1.0 do, 1 and true do not.
+CREATE FUNCTION digest_of_fields(p_object jsonb, p_names text[]) RETURNS text
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    v_name text;
+    v_type text;
+    v_text text := '';
+BEGIN
+    FOREACH v_name IN ARRAY coalesce(p_names, '{}') LOOP
+        v_type := CASE WHEN jsonb_typeof(p_object) = 'object' THEN jsonb_typeof(p_object -> v_name) END;
+        IF v_type IS NULL OR v_type IN ('object', 'array') THEN
+            RETURN NULL;
+        END IF;
+        v_text := v_text || v_type || ' ' || md5(coalesce(
+            CASE v_type WHEN 'number' THEN trim_scale((p_object ->> v_name)::numeric)::text ELSE p_object ->> v_name END,
+            ''
+        ));
+    END LOOP;
+    RETURN md5(v_text);
+END
+$$;
+
+CREATE FUNCTION names_of_shape(p_shape text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT name FROM json_array_elements_text(split_part(p_shape, chr(10), 3)::json) WITH ORDINALITY AS given (name, n)
+        ORDER BY n
+    );
+END
+$$;
+
 CREATE TABLE events (
     id bigint NOT NULL,
     fence bigint NOT NULL,
+    waiting_fence bigint,  -- the fence with which the event was released until its children have ended
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     due_at timestamptz NOT NULL,
@@ -195,10 +237,39 @@ CREATE TABLE event_results (
     worker_id text COLLATE "C",
     token text COLLATE "C",
     settled_token text COLLATE "C",
+    lock_key text COLLATE "C",
     error text,
     value text,
     PRIMARY KEY (id, handler_id)
 );
+
+-- Returns the values of a wait, for the index below. It runs in indexes and during restores, so it names its functions.
+CREATE FUNCTION wait_digest(p_value text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN digest_of_fields((p_value::jsonb) -> 'where', names_of_shape(wait_shape(p_value)));
+END
+$$;
+
+-- The waits. All other results stay out of this index.
+CREATE INDEX event_results_waiting ON event_results (wait_shape(value) COLLATE "C", wait_digest(value) COLLATE "C", id)
+WHERE status = 'WAITING';
+
+-- New waits for which the store must look once more. A transaction that publishes and one that begins a wait may miss
+-- each other if both run at the same time. horizon is a transaction number that was not given yet when the wait was
+-- visible: once all transactions below it have ended, every publisher after them has seen the wait.
+CREATE TABLE unchecked_waits (
+    id bigint NOT NULL,
+    horizon xid8,
+    bus text COLLATE "C" NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (bus, id, handler_id)
+);
+
+CREATE INDEX event_results_offered ON event_results (handler_id, lease_expires_at)
+    WHERE lease_expires_at IS NOT NULL AND status IN ('PENDING', 'PROCESSING');
+CREATE INDEX event_results_token ON event_results (token) WHERE token IS NOT NULL;
+CREATE INDEX event_results_locked ON event_results (lock_key, lease_expires_at) WHERE lock_key IS NOT NULL;
 
 CREATE TABLE locks (
     key text COLLATE "C" PRIMARY KEY,
@@ -235,6 +306,12 @@ CREATE VIEW subscriptions AS
 SELECT handler_id AS id, pattern AS event_type, min(created_at) AS created_at
 FROM event_handlers GROUP BY bus, handler_id, pattern;
 
+-- Processes that hold an advisory lock on their incarnation as long as they live.
+CREATE TABLE processes (
+    incarnation text COLLATE "C" PRIMARY KEY,
+    shown_at timestamptz NOT NULL
+);
+
 CREATE TABLE positions (
     name text COLLATE "C" PRIMARY KEY,
     position text NOT NULL,
@@ -249,7 +326,8 @@ CREATE TABLE event_counts (
     processing bigint NOT NULL,
     completed bigint NOT NULL,
     completed_with_errors bigint NOT NULL,
-    failed bigint NOT NULL
+    failed bigint NOT NULL,
+    cancelled bigint NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE event_count_notes (
@@ -258,6 +336,7 @@ CREATE TABLE event_count_notes (
     completed integer NOT NULL DEFAULT 0,
     completed_with_errors integer NOT NULL DEFAULT 0,
     failed integer NOT NULL DEFAULT 0,
+    cancelled integer NOT NULL DEFAULT 0,
     bus text COLLATE "C" NOT NULL
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.0,
@@ -292,18 +371,20 @@ BEGIN
         DELETE FROM event_count_notes RETURNING *
     ), summed AS (
         SELECT bus, sum(pending) AS pending, sum(processing) AS processing, sum(completed) AS completed,
-            sum(completed_with_errors) AS completed_with_errors, sum(failed) AS failed
+            sum(completed_with_errors) AS completed_with_errors, sum(failed) AS failed, sum(cancelled) AS cancelled
         FROM noted GROUP BY bus
     )
-    INSERT INTO event_counts AS known (bus, pending, processing, completed, completed_with_errors, failed)
+    INSERT INTO event_counts AS known (bus, pending, processing, completed, completed_with_errors, failed, cancelled)
     SELECT * FROM summed ORDER BY bus
     ON CONFLICT (bus) DO UPDATE SET
         pending = known.pending + excluded.pending,
         processing = known.processing + excluded.processing,
         completed = known.completed + excluded.completed,
         completed_with_errors = known.completed_with_errors + excluded.completed_with_errors,
-        failed = known.failed + excluded.failed;
+        failed = known.failed + excluded.failed,
+        cancelled = known.cancelled + excluded.cancelled;
     DELETE FROM event_counts
-    WHERE pending = 0 AND processing = 0 AND completed = 0 AND completed_with_errors = 0 AND failed = 0;
+    WHERE pending = 0 AND processing = 0 AND completed = 0 AND completed_with_errors = 0 AND failed = 0
+        AND cancelled = 0;
 END
 $$;

@@ -20,6 +20,7 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     v_now timestamptz := the_time(p_now);
+    v_tx xid8 := log_transaction();
     v_count integer := cardinality(p_event_ids);
     v_stored integer;
     v_id bigint;
@@ -27,8 +28,8 @@ BEGIN
     now := date_part('epoch', v_now);
     ids := ARRAY(SELECT nextval('event_ids') FROM generate_series(1, v_count));
     IF p_keys IS NULL THEN
-        INSERT INTO published (id, event_id, bus, type, at, parent_id, tags, metadata)
-        SELECT given.id, given.event_id::uuid, given.bus, given.type, v_now, given.parent_id::uuid, given.tags,
+        INSERT INTO published (tx, id, event_id, bus, type, at, parent_id, tags, metadata)
+        SELECT v_tx, given.id, given.event_id::uuid, given.bus, given.type, v_now, given.parent_id::uuid, given.tags,
             given.metadata
         FROM unnest(ids, p_event_ids, p_buses, p_types, p_parent_ids, p_tags, p_metadata)
             AS given (id, event_id, bus, type, parent_id, tags, metadata)
@@ -62,9 +63,9 @@ BEGIN
                 END IF;
             END IF;
             IF v_id IS NULL THEN
-                INSERT INTO published (id, event_id, bus, type, at, parent_id, tags, metadata)
+                INSERT INTO published (tx, id, event_id, bus, type, at, parent_id, tags, metadata)
                 VALUES (
-                    ids[i], p_event_ids[i]::uuid, p_buses[i], p_types[i], v_now, p_parent_ids[i]::uuid, p_tags[i],
+                    v_tx, ids[i], p_event_ids[i]::uuid, p_buses[i], p_types[i], v_now, p_parent_ids[i]::uuid, p_tags[i],
                     p_metadata[i]
                 ) ON CONFLICT (event_id) WHERE published.known DO NOTHING;
                 IF NOT FOUND THEN
@@ -98,6 +99,7 @@ BEGIN
         id, event_id, bus, type, payload, metadata, tags, priority, delay, max_attempts, parent_id, key
     )
     WHERE given.id IS NOT NULL;
+    PERFORM meet_waits(ids) WHERE EXISTS (SELECT FROM event_results AS r WHERE r.status = 'WAITING');
     INSERT INTO event_count_notes (bus, pending)
     SELECT given.bus, count(*) FROM unnest(ids, p_buses) AS given (id, bus) WHERE given.id IS NOT NULL GROUP BY given.bus;
     IF p_delays IS NOT NULL THEN
@@ -106,9 +108,8 @@ BEGIN
             FROM unnest(p_delays) WITH ORDINALITY AS given (delay, n) ORDER BY given.n
         );
     END IF;
-    IF p_channel IS NOT NULL THEN
-        PERFORM pg_notify(p_channel, given.bus) FROM (SELECT DISTINCT bus FROM unnest(p_buses) AS bus) AS given;
-    END IF;
+    PERFORM pg_notify(p_channel, given.bus) FROM (SELECT DISTINCT bus FROM unnest(p_buses) AS bus) AS given
+    WHERE p_channel IS NOT NULL;
 END
 $$;
 
@@ -231,8 +232,25 @@ BEGIN
 END
 $$;
 
--- Drops the oldest log partition whose day ended before an instant, with its COMPLETED events and their names, keys and
--- results. Entries of other events move to event_log_rest. Returns the name of the partition, or NULL if there is none.
+-- Returns the smallest position of an archive of the log, except one; without an archive, the largest position. No trim
+-- passes it. Relies on the primary key of positions.
+CREATE FUNCTION archived_until(p_ignoring text) RETURNS TABLE (tx xid8, number bigint)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT archive.tx, archive.number FROM (
+        SELECT
+            ('x' || lpad(split_part(position, '-', 1), 16, '0'))::bit(64)::bigint::text::xid8 AS tx,
+            ('x' || lpad(split_part(position, '-', 2), 16, '0'))::bit(64)::bigint AS number
+        FROM positions WHERE name >= 'archive:' AND name < 'archive;' AND name <> p_ignoring
+        UNION ALL
+        SELECT '9223372036854775807'::xid8, 9223372036854775807
+    ) AS archive ORDER BY archive.tx, archive.number LIMIT 1
+$$;
+
+-- Drops the oldest log partition whose day ended before an instant, with its COMPLETED and CANCELLED events and their
+-- names, keys and results. Entries of other events move to event_log_rest. Returns the name of the partition, or NULL
+-- if there is none, or if an archive lacks an entry of it.
 -- Waits at most two seconds for other users of the log, because all later users wait behind it.
 CREATE FUNCTION drop_log_partition(p_now double precision, p_older_than double precision) RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -242,6 +260,7 @@ AS $$
 DECLARE
     v_before date := ((the_time(p_now) - make_interval(secs => p_older_than)) AT TIME ZONE 'UTC')::date;
     v_day text;
+    v_missing boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || '.event_log', 1));
     SELECT day.relname INTO v_day
@@ -252,8 +271,15 @@ BEGIN
     IF v_day IS NULL THEN
         RETURN NULL;
     END IF;
+    EXECUTE format(
+        'SELECT EXISTS (SELECT FROM %I AS entry, archived_until('''') AS archived '
+        'WHERE (entry.tx, entry.position) > (archived.tx, archived.number))', v_day
+    ) INTO v_missing;
+    IF v_missing THEN
+        RETURN NULL;
+    END IF;
     EXECUTE format('ALTER TABLE event_log DETACH PARTITION %I', v_day);
-    EXECUTE format('CREATE TEMPORARY TABLE ended ON COMMIT DROP AS SELECT id, event_id, bus FROM %I WHERE completed', v_day);
+    EXECUTE format('CREATE TEMPORARY TABLE ended ON COMMIT DROP AS SELECT id, event_id, bus, status FROM %I WHERE completed', v_day);
     EXECUTE format(
         'INSERT INTO event_log SELECT * FROM %I AS entry '
         'WHERE NOT EXISTS (SELECT FROM pg_temp.ended WHERE ended.id = entry.id) AND ('
@@ -267,7 +293,10 @@ BEGIN
     DELETE FROM published AS entry USING pg_temp.ended WHERE entry.event_id = ended.event_id AND entry.known;
     DELETE FROM idempotency_keys AS key USING pg_temp.ended WHERE key.id = ended.id;
     DELETE FROM event_results AS result USING pg_temp.ended WHERE result.id = ended.id;
-    INSERT INTO event_count_notes (bus, completed) SELECT bus, -count(*) FROM pg_temp.ended GROUP BY bus;
+    INSERT INTO event_count_notes (bus, completed, cancelled)
+    SELECT bus, -count(*) FILTER (WHERE status = 'COMPLETED'), -count(*) FILTER (WHERE status = 'CANCELLED')
+    FROM pg_temp.ended GROUP BY bus;
+    INSERT INTO positions (name, position, updated_at) VALUES ('trimmed', '', clock_timestamp()) ON CONFLICT DO NOTHING;
     DROP TABLE pg_temp.ended;
     RETURN v_day;
 END
@@ -319,10 +348,11 @@ BEGIN
 END
 $$;
 
--- Deletes given events that are still COMPLETED, with their entries, ids, keys and results. Returns the number of
--- deleted events and entries of each bus. A second trim of the same events waits for the first one. Relies on
--- event_log_event, published_event, and the primary keys of idempotency_keys and event_results.
-CREATE FUNCTION trim_completed(p_ids bigint[]) RETURNS TABLE (bus text, events bigint, entries bigint)
+-- Deletes given COMPLETED and CANCELLED events, with their entries, ids, keys and results. Their entries must be in
+-- every archive, except one. Returns the number of deleted events and entries of each bus. A second trim of the same
+-- events waits for the first one. Relies on event_log_event, published_event, and the primary keys of positions,
+-- idempotency_keys and event_results.
+CREATE FUNCTION trim_completed(p_ids bigint[], p_ignoring text) RETURNS TABLE (bus text, events bigint, entries bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET jit = off
@@ -333,11 +363,16 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_tx xid8;
+    v_number bigint;
 BEGIN
+    SELECT archived.tx, archived.number INTO v_tx, v_number FROM archived_until(p_ignoring) AS archived;
     RETURN QUERY
     WITH gone AS MATERIALIZED (
-        SELECT e.id, e.event_id, e.bus, e.idempotency_key FROM event_log AS e
-        WHERE e.id = ANY (p_ids) AND e.completed ORDER BY e.id FOR UPDATE
+        SELECT e.id, e.event_id, e.bus, e.idempotency_key, e.status FROM event_log AS e
+        WHERE e.id = ANY (p_ids) AND e.completed AND (e.tx, e.position) <= (v_tx, v_number)
+        ORDER BY e.id FOR UPDATE
     ), logged AS (
         DELETE FROM event_log AS e WHERE e.id = ANY (ARRAY(SELECT g.id FROM gone AS g)) RETURNING e.bus
     ), named AS (
@@ -349,9 +384,14 @@ BEGIN
     ), results AS (
         DELETE FROM event_results AS r WHERE r.id = ANY (ARRAY(SELECT g.id FROM gone AS g))
     ), counted AS (
-        SELECT g.bus, count(*) AS events FROM gone AS g GROUP BY g.bus
+        SELECT g.bus, count(*) AS events, count(*) FILTER (WHERE g.status = 'CANCELLED') AS cancelled
+        FROM gone AS g GROUP BY g.bus
     ), noted AS (
-        INSERT INTO event_count_notes (bus, completed) SELECT c.bus, -c.events FROM counted AS c
+        INSERT INTO event_count_notes (bus, completed, cancelled)
+        SELECT c.bus, c.cancelled - c.events, -c.cancelled FROM counted AS c
+    ), marked AS (
+        INSERT INTO positions (name, position, updated_at)
+        SELECT 'trimmed', '', clock_timestamp() FROM counted LIMIT 1 ON CONFLICT DO NOTHING
     ), unlogged AS (
         SELECT l.bus, count(*) AS entries FROM (SELECT bus FROM logged UNION ALL SELECT bus FROM named) AS l GROUP BY l.bus
     )

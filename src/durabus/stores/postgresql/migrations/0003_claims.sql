@@ -59,9 +59,10 @@ BEGIN
 END
 $$;
 
--- Claims the next events of a bus. In three cases it claims none and returns one row with id 0 and the case as its
--- type: a lease is over (`expired`), the token holds claims already (`held`), or the holder of the lock let it expire
--- and must lose its events first (`lock`). claims.py handles these cases.
+-- Claims the next events of a bus. In four cases it claims none and returns one row with id 0 and the case as its
+-- type: a lease is over (`expired`), the store must look once more for the events of new waits (`waits`), the token
+-- holds claims already (`held`), or the holder of the lock, or of a handler under it, let its lease end and must lose its claims first (`lock`).
+-- claims.py handles these cases.
 -- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. With SKIP LOCKED, racing
 -- callers share the queue. The ids are an array before the UPDATE begins, so it cannot take more than were locked.
 -- With `coalesce` the planner can use events_token only: by status it would walk every claim of the bus in
@@ -88,6 +89,7 @@ DECLARE
     v_expires timestamptz := v_now + make_interval(secs => p_lease);
     v_revision text;
     v_lock locks;
+    v_handlers_end timestamptz; -- of claims that were made under the lock: they outlive the claims on their events
     v_fresh bigint[];
     v_ids bigint[];
     v_first bigint[];
@@ -108,6 +110,14 @@ BEGIN
                 NULL::boolean, NULL::float8, NULL::float8, NULL::float8, NULL::float8, v_revision;
             RETURN;
         END IF;
+        IF p_expired AND EXISTS (
+            SELECT FROM unchecked_waits AS w
+            WHERE w.bus = p_bus AND (w.horizon IS NULL OR w.horizon <= pg_snapshot_xmin(pg_current_snapshot()))
+        ) THEN
+            RETURN QUERY SELECT 0::bigint, NULL, 'waits', NULL, NULL, NULL::integer, NULL::integer, NULL::bigint,
+                NULL::boolean, NULL::float8, NULL::float8, NULL::float8, NULL::float8, v_revision;
+            RETURN;
+        END IF;
         IF EXISTS (
             SELECT FROM events AS e
             WHERE e.bus = p_bus AND e.queue_part = 0 AND e.status = 'PENDING' AND e.due_at <= v_now
@@ -123,6 +133,13 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtextextended(p_lock_key, 0));
         SELECT * INTO v_lock FROM locks AS l WHERE l.key = p_lock_key;
         IF v_lock.token IS NOT NULL AND v_lock.token <> p_token AND v_lock.expires_at > v_now THEN
+            RETURN;
+        END IF;
+        v_handlers_end := (
+            SELECT max(r.lease_expires_at) FROM event_results AS r
+            WHERE r.lock_key = p_lock_key AND EXISTS (SELECT FROM events AS e WHERE e.id = r.id)
+        );
+        IF v_handlers_end > v_now THEN
             RETURN;
         END IF;
     END IF;
@@ -176,7 +193,7 @@ BEGIN
     IF cardinality(v_ids) = 0 THEN
         RETURN;
     END IF;
-    IF v_lock.token IS NOT NULL AND v_lock.token <> p_token THEN
+    IF v_handlers_end IS NOT NULL OR v_lock.token IS NOT NULL AND v_lock.token <> p_token THEN
         RETURN QUERY SELECT 0::bigint, NULL, 'lock', NULL, NULL, NULL::integer, NULL::integer, NULL::bigint,
             NULL::boolean, NULL::float8, NULL::float8, NULL::float8, NULL::float8, v_revision;
         RETURN;
@@ -248,6 +265,7 @@ DECLARE
     v_locks text[];
     v_tokens text[];
     v_buses text[];
+    v_parents uuid[];
     v_freed text;
 BEGIN
     WITH done AS (
@@ -279,8 +297,9 @@ BEGIN
     SELECT
         count(*), array_agg(d.lock_key) FILTER (WHERE d.lock_key IS NOT NULL),
         array_agg(d.token) FILTER (WHERE d.lock_key IS NOT NULL),
-        array_agg(d.bus) FILTER (WHERE d.lock_key IS NOT NULL)
-    INTO v_count, v_locks, v_tokens, v_buses FROM done AS d;
+        array_agg(d.bus) FILTER (WHERE d.lock_key IS NOT NULL),
+        array_agg(d.parent_id) FILTER (WHERE d.parent_id IS NOT NULL)
+    INTO v_count, v_locks, v_tokens, v_buses, v_parents FROM done AS d;
     IF v_count <> cardinality(p_ids) THEN
         RAISE EXCEPTION 'not all of these claims are current and plain' USING ERRCODE = 'DB001';
     END IF;
@@ -301,6 +320,9 @@ BEGIN
                 PERFORM pg_notify(p_channel, v_buses[array_position(v_locks, v_freed)]);
             END IF;
         END LOOP;
+    END IF;
+    IF v_parents IS NOT NULL THEN
+        PERFORM wake_parents(p_channel, v_parents);
     END IF;
 END
 $$;

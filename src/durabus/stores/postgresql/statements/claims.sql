@@ -67,11 +67,17 @@ UPDATE {schema}.events AS event SET
     status = 'PENDING', queue_part = CASE WHEN given.ready THEN 2 ELSE 0 END, attempts = given.attempts,
     worker_id = NULL, token = NULL, lock_key = NULL, updated_at = to_timestamp(given.updated),
     due_at = to_timestamp(given.due), processing_started_at = NULL, started_at = NULL, lease_expires_at = NULL,
-    errors = given.errors
+    errors = given.errors, waiting_fence = CASE WHEN given.waits THEN event.fence END
 FROM unnest(
-    $1::bigint[], $2::boolean[], $3::integer[], $4::double precision[], $5::double precision[], $6::text[]
-) AS given (id, ready, attempts, updated, due, errors)
+    $1::bigint[], $2::boolean[], $3::integer[], $4::double precision[], $5::double precision[], $6::text[],
+    $7::boolean[]
+) AS given (id, ready, attempts, updated, due, errors, waits)
 WHERE event.id = ANY ($1::bigint[]) AND event.id = given.id
+
+-- name: wake_parents
+-- Makes parents due whose last child has ended, and returns their buses: see the function in
+-- migrations/0003_claims.sql.
+SELECT {schema}.wake_parents($1, $2::text[]::uuid[])
 
 -- name: complete_events
 -- Completes plain claims: see the function in migrations/0003_claims.sql.
@@ -127,6 +133,11 @@ FROM unnest($1::text[]) WITH ORDINALITY AS given (bus, n) ORDER BY given.n
 -- name: take_advisory_lock
 -- Makes transactions that use the same lock wait for each other until they end, whether the lock has a row or not.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
+
+-- name: take_advisory_locks
+-- Does what take_advisory_lock does for each key. The caller sorts the keys, so that two transactions do not wait for
+-- each other.
+SELECT pg_advisory_xact_lock(hashtextextended(key, 0)) FROM unnest($1::text[]) WITH ORDINALITY AS given (key, n) ORDER BY n
 
 -- name: now
 -- Returns the time of the server's clock.

@@ -4,8 +4,11 @@
 -- Does what the function add_events does, for one event without a key, in one statement. Returns no row if its event_id
 -- is known. Relies on published_event.
 WITH named AS (
-    INSERT INTO {schema}.published (id, event_id, bus, type, at, parent_id, tags, metadata)
-    VALUES (nextval('{schema}.event_ids'), $2::text::uuid, $3, $4, {schema}.the_time($1), $10::text::uuid, $7, $6)
+    INSERT INTO {schema}.published (tx, id, event_id, bus, type, at, parent_id, tags, metadata)
+    VALUES (
+        {schema}.log_transaction(), nextval('{schema}.event_ids'), $2::text::uuid, $3, $4, {schema}.the_time($1),
+        $10::text::uuid, $7, $6
+    )
     ON CONFLICT (event_id) WHERE published.known DO NOTHING
     RETURNING id, at
 ), stored AS (
@@ -21,7 +24,9 @@ WITH named AS (
 ), counted AS (
     INSERT INTO {schema}.event_count_notes (bus, pending) SELECT $3, 1 FROM named
 )
-SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs => $9)) FROM named
+SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs => $9)),
+    EXISTS (SELECT FROM {schema}.event_results WHERE event_results.status = 'WAITING')
+FROM named
 
 -- name: add_events
 -- Stores a batch: see the function in migrations/0002_publishing.sql.
@@ -33,7 +38,7 @@ SELECT id, event_id::text FROM {schema}.published WHERE event_id = ANY ($1::text
 
 -- name: get_events
 -- Returns events in any status by id or event_id, read at one instant. Relies on events_id, the primary key of
--- dead_letters, event_log_event and published_event. A COMPLETED event comes from its last log entry.
+-- dead_letters, event_log_event and published_event. A COMPLETED or CANCELLED event comes from its last log entry.
 WITH wanted AS MATERIALIZED (
     SELECT unnest($1::bigint[]) AS id
     UNION
@@ -55,8 +60,8 @@ SELECT {event}, token, lock_key, has_results FROM {schema}.events WHERE id = ANY
 SELECT {event} FROM {schema}.events WHERE id < $1
 
 -- name: find_completed
--- Returns COMPLETED events below an id. events.py adds to it as to find_live. Walks event_log_completed for one bus,
--- event_log_event for all, or uses event_log_parent.
+-- Returns COMPLETED and CANCELLED events below an id. events.py adds to it as to find_live. Walks event_log_completed
+-- for one bus, event_log_event for all, or uses event_log_parent.
 SELECT {completed} FROM {schema}.event_log WHERE completed AND id < $1
 
 -- name: find_dead
@@ -74,19 +79,24 @@ SELECT id FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPD
 -- event_counts; the notes are few.
 SELECT
     coalesce(sum(pending), 0)::bigint, coalesce(sum(processing), 0)::bigint, coalesce(sum(completed), 0)::bigint,
-    coalesce(sum(completed_with_errors), 0)::bigint, coalesce(sum(failed), 0)::bigint
+    coalesce(sum(completed_with_errors), 0)::bigint, coalesce(sum(failed), 0)::bigint,
+    coalesce(sum(cancelled), 0)::bigint
 FROM (
-    SELECT pending, processing, completed, completed_with_errors, failed FROM {schema}.event_counts
+    SELECT pending, processing, completed, completed_with_errors, failed, cancelled FROM {schema}.event_counts
     WHERE $1::text IS NULL OR bus = $1
     UNION ALL
-    SELECT pending, processing, completed, completed_with_errors, failed FROM {schema}.event_count_notes
+    SELECT pending, processing, completed, completed_with_errors, failed, cancelled FROM {schema}.event_count_notes
     WHERE $1::text IS NULL OR bus = $1
 ) AS noted
 
 -- name: note_counts
 -- Notes what this transaction changed in the numbers of events, by bus.
-INSERT INTO {schema}.event_count_notes (bus, pending, processing, completed, completed_with_errors, failed)
-SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[])
+INSERT INTO {schema}.event_count_notes (
+    bus, pending, processing, completed, completed_with_errors, failed, cancelled
+)
+SELECT * FROM unnest(
+    $1::text[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[]
+)
 
 -- name: add_up_counts
 -- Adds the notes of many transactions to the sums: see the function in migrations/0001_tables.sql.
@@ -101,16 +111,18 @@ SELECT coalesce(sum(dead), 0)::bigint FROM (
 ) AS noted
 
 -- name: completed_until
--- Returns COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows
--- a COMPLETED entry. Walks event_log_position.
+-- Returns COMPLETED and CANCELLED events whose last entry lies at or before a position and an instant, oldest first:
+-- nothing follows such an entry. The entry must be in every archive but $5. Walks event_log_position.
 SELECT id FROM {schema}.event_log
 WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND completed
     AND at <= {schema}.the_time($3) - make_interval(secs => $4)
-ORDER BY tx, position LIMIT $5
+    AND (tx, position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until($5) AS archived)
+ORDER BY tx, position LIMIT $6
 
 -- name: unknown_until
--- Returns ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before
--- a position and an instant, oldest first. Walks published_position and event_log_position.
+-- Returns ids of events that are neither live, nor dead letters, nor in the history, but have entries at or before
+-- a position and an instant, oldest first. These entries must be in every archive but $5. Walks published_position and
+-- event_log_position.
 SELECT entry.id FROM (
     SELECT id, tx, position, at FROM {schema}.published
     WHERE (tx, position) <= ($1::text::xid8, $2::bigint)
@@ -118,7 +130,8 @@ SELECT entry.id FROM (
     SELECT id, tx, position, at FROM {schema}.event_log WHERE (tx, position) <= ($1::text::xid8, $2::bigint)
 ) AS entry
 WHERE entry.at <= {schema}.the_time($3) - make_interval(secs => $4)
+  AND (entry.tx, entry.position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until($5) AS archived)
   AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.id = entry.id)
   AND NOT EXISTS (SELECT FROM {schema}.dead_letters WHERE dead_letters.id = entry.id)
   AND NOT EXISTS (SELECT FROM {schema}.event_log AS ended WHERE ended.id = entry.id AND ended.completed)
-GROUP BY entry.id ORDER BY min(ARRAY[tx::text::bigint, position]) LIMIT $5
+GROUP BY entry.id ORDER BY min(ARRAY[tx::text::bigint, position]) LIMIT $6

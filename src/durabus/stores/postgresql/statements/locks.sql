@@ -4,6 +4,18 @@
 -- Returns a lock. Relies on the primary key of locks.
 SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks WHERE key = $1
 
+-- name: get_locks
+-- Returns the locks of these keys. Relies on the primary key of locks.
+SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks WHERE key = ANY ($1::text[])
+
+-- name: put_locks
+-- Writes locks that the lifecycle granted, each with a new fence. Relies on the primary key of locks.
+INSERT INTO {schema}.locks (key, fence, worker_id, token, expires_at)
+SELECT key, nextval('{schema}.lock_fences'), worker_id, token, to_timestamp(expires)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::double precision[]) AS given (key, worker_id, token, expires)
+ON CONFLICT (key) DO UPDATE SET
+    fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
+
 -- name: list_locks
 -- Returns held, unexpired locks by key. Walks the primary key of locks.
 SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks

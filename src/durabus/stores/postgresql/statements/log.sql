@@ -2,7 +2,7 @@
 
 -- name: append_entries
 -- Writes the log entries of transitions that the lifecycle decided, in order. The last columns are set for COMPLETED
--- only: then the row is the event, and get_event reads it.
+-- and CANCELLED only: then the row is the event, and get_event reads it.
 INSERT INTO {schema}.event_log (
     tx, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,
@@ -97,6 +97,15 @@ SELECT pg_snapshot_xmax(pg_current_snapshot())::text
 -- name: read_position
 -- Returns the saved position of a log reader.
 SELECT position FROM {schema}.positions WHERE name = $1
+
+-- name: read_archives
+-- Returns the archives with their positions, and a row 'trimmed' if any entry was ever trimmed. Relies on the primary
+-- key of positions.
+SELECT name, position FROM {schema}.positions WHERE (name >= 'archive:' AND name < 'archive;') OR name = 'trimmed'
+
+-- name: forget_position
+-- Forgets the position of a log reader.
+DELETE FROM {schema}.positions WHERE name = $1
 
 -- name: save_position
 -- Saves the position of a log reader.

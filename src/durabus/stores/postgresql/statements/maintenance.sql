@@ -1,17 +1,20 @@
 -- Maintenance: finds and deletes old events and entries; reads the migrations and the objects of the schema.
 
 -- name: old_completed
--- Returns COMPLETED events of a bus that ended long enough ago, the oldest ids first. Walks event_log_completed.
+-- Returns COMPLETED and CANCELLED events of a bus that ended long enough ago and are in every archive, the oldest ids
+-- first. Walks event_log_completed.
 SELECT id FROM {schema}.event_log
 WHERE bus = $1 AND completed AND at <= {schema}.the_time($2) - make_interval(secs => $3)
+    AND (tx, position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until('') AS archived)
 ORDER BY id LIMIT $4
 
 -- name: trim_completed
--- Deletes COMPLETED events: see the function in migrations/0002_publishing.sql.
-SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM {schema}.trim_completed($1)
+-- Deletes COMPLETED and CANCELLED events: see the function in migrations/0002_publishing.sql.
+SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM {schema}.trim_completed($1, $2)
 
 -- name: trim_excess
--- Deletes COMPLETED events of buses beyond the newest of each, the oldest ids first. Walks event_log_completed.
+-- Deletes COMPLETED and CANCELLED events of buses beyond the newest of each that are in every archive, the oldest ids
+-- first. Walks event_log_completed.
 -- With `bus = … ORDER BY id` the planner may walk the entries of all buses by their ids. So the bus is given as a range
 -- of the index.
 SELECT bus, events FROM {schema}.trim_completed(ARRAY(
@@ -23,10 +26,10 @@ SELECT bus, events FROM {schema}.trim_completed(ARRAY(
             WHERE newest.completed AND (newest.bus, newest.id) >= (given.bus, -9223372036854775808)
                 AND (newest.bus, newest.id) <= (given.bus, 9223372036854775807)
             ORDER BY newest.bus DESC, newest.id DESC LIMIT 1 OFFSET given.keep
-        ))
+        )) AND (log.tx, log.position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until('') AS archived)
         ORDER BY log.bus, log.id LIMIT given.most
     ) AS excess
-))
+), '')
 
 -- name: cut_log
 -- Returns the ends of pieces of the log of a given size between two positions. Walks published_position and
@@ -53,24 +56,29 @@ SELECT {schema}.drop_log_partition($1, $2)
 SELECT {schema}.make_log_partitions($1, $2)
 
 -- name: forget_completed
--- Removes a COMPLETED event; its entries stay in the log. Relies on event_log_event.
+-- Removes a COMPLETED or CANCELLED event; its entries stay in the log. Relies on event_log_event.
 UPDATE {schema}.event_log SET completed = NULL WHERE id = $1 AND completed RETURNING id
 
 -- name: forget_unknown_entries
--- Deletes the entries of unknown events up to a position and an instant. Relies on event_log_event and
--- published_position.
+-- Deletes the entries of unknown events up to a position and an instant. They must be in every archive but
+-- $5. Relies on event_log_event and published_position.
 WITH published AS (
     DELETE FROM {schema}.published
     WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND at <= {schema}.the_time($3) - make_interval(secs => $4)
-        AND NOT known AND id = ANY ($5::bigint[])
+        AND NOT known AND id = ANY ($6::bigint[]) AND (tx, position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until($5) AS archived)
     RETURNING 1
 ), others AS (
     DELETE FROM {schema}.event_log
     WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND at <= {schema}.the_time($3) - make_interval(secs => $4)
-        AND id = ANY ($5::bigint[])
+        AND id = ANY ($6::bigint[]) AND (tx, position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until($5) AS archived)
     RETURNING 1
+), gone AS (
+    SELECT 1 FROM published UNION ALL SELECT 1 FROM others
+), marked AS (
+    INSERT INTO {schema}.positions (name, position, updated_at)
+    SELECT 'trimmed', '', clock_timestamp() FROM gone LIMIT 1 ON CONFLICT DO NOTHING
 )
-SELECT 1 FROM published UNION ALL SELECT 1 FROM others
+SELECT 1 FROM gone
 
 -- name: forget_event_ids
 -- Frees event_ids, so that they can be published again; the entries stay. Relies on published_event.

@@ -6,6 +6,7 @@ register('claim_lock', WRITES, function(tx, asked)
     return ''
   end
   local lock = locks.take(tx, key, worker, token, lease, false, true)
+  processes.saw(tx, token)
   flush(tx)
   return cmsgpack.pack(lock)
 end)

@@ -1,4 +1,4 @@
--- Delete the results of COMPLETED events, oldest id first. Relies on results_done.
+-- Delete the results of COMPLETED and CANCELLED events, oldest id first. Relies on results_done.
 -- Takes: limit. Returns: how many results were deleted
 register('cleanup_results', FREES, function(tx, asked)
   local limit, gone = asked[1], 0

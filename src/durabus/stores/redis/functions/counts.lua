@@ -1,5 +1,5 @@
 -- Return how many events are in each status. The indexes give the number of live events, counts that of ended ones.
--- Takes: bus, or nothing for all. Returns: pending, processing, completed, completed with errors, failed
+-- Takes: bus, or nothing for all. Returns: pending, processing, completed, completed with errors, failed, cancelled
 register('counts', READS, function(tx, asked)
   local bus = asked[1]
   local function live(key)
@@ -14,5 +14,6 @@ register('counts', READS, function(tx, asked)
     ended('COMPLETED'),
     ended('COMPLETED_WITH_ERRORS'),
     ended('FAILED'),
+    ended('CANCELLED'),
   }
 end)

@@ -40,6 +40,16 @@ local function set_of(list)
   return #list > 0 and set
 end
 
+-- Return whether only live events are asked for.
+local function is_live_only(statuses)
+  for _, status in ipairs(statuses) do
+    if status ~= 'PENDING' and status ~= 'PROCESSING' then
+      return false
+    end
+  end
+  return #statuses > 0
+end
+
 local function next_ids(tx, bus, before)
   if bus then
     local first = '(' .. (before and by_bus(bus, before) or bus .. '\1')
@@ -56,6 +66,9 @@ end
 register('find_events', READS, function(tx, asked)
   local bus, statuses, kind, tags, parent = asked[1], set_of(asked[2]), asked[3], set_of(asked[4]), asked[5]
   local from, till, before, limit = asked[6], asked[7], asked[8], asked[9]
+  if parent and is_live_only(asked[2]) and redis.call('HEXISTS', tx[CHILDREN], parent) == 0 then
+    return { '' }
+  end
   local ids, found, size = next_ids(tx, bus, before), {}, 0
   local go_on = #ids == LOOKED_AT and ids[#ids]
   states.load_all(tx, ids)

@@ -5,7 +5,7 @@ register('requeue_dead_letters', WRITES, function(tx, asked)
   local found = {}
   for n, ref in ipairs(asked) do
     local state = states.find(tx, ref)
-    local is_repeat = state and state[GENERATION] > 0 and state[STATUS] ~= 'COMPLETED'
+    local is_repeat = state and state[GENERATION] > 0 and LIVE[state[STATUS]]
     if not state or not (DEAD[state[STATUS]] or is_repeat) then
       return { n, state and state[STATUS] or '' }
     end

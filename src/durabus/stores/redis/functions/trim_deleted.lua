@@ -1,9 +1,10 @@
 -- Delete entries, at or before a position and old enough, whose events were purged or removed. Relies on deleted_order,
 -- which sorts an event by its first entry.
--- Takes: until, older than, limit, after. Returns: how many events and entries were deleted, and the position to
+-- Takes: until, older than, limit, after, the archive to ignore. Returns: how many events and entries were deleted, and the position to
 -- continue after
 register('trim_deleted', FREES, function(tx, asked)
   local last, before_ts, limit, after = asked[1], tx.now - asked[2], asked[3], asked[4]
+  last = math.min(last, archives.until_position(tx, asked[5]))
   local at_once = math.min(limit, 500)
   local from = '(' .. string.format('%d', after)
   local found = redis.call('ZRANGEBYSCORE', tx[DELETED_ORDER], from, last, 'WITHSCORES', 'LIMIT', 0, at_once)

@@ -1,12 +1,14 @@
--- Delete COMPLETED events that ended at or before a position and long enough ago, with all their entries. Walks the
--- stream from a position and ends at the first entry that is too new.
--- Takes: until, older than, limit, after. Returns: how many events and how many entries were deleted, and the position
+-- Delete COMPLETED and CANCELLED events that ended at or before a position and long enough ago, with all their entries.
+-- Walks the stream from a position and ends at the first entry that is too new.
+-- Takes: until, older than, limit, after, the archive to ignore. Returns: how many events and how many entries were
+-- deleted, and the position
 -- to continue after; or nothing
 register('trim_log', FREES, function(tx, asked)
   local last, before_ts, limit, after = asked[1], tx.now - asked[2], asked[3], asked[4]
   if last > tx.position then
     return {}
   end
+  last = math.min(last, archives.until_position(tx, asked[5]))
   local events, entries = 0, 0
   local found = log.read(tx, after, 1000, last)
   for _, one in ipairs(found) do
@@ -15,8 +17,8 @@ register('trim_log', FREES, function(tx, asked)
       found = {}
       break
     end
-    local state = entry[1] == 'COMPLETED' and states.load(tx, tonumber(one[2]))
-    if state and state[STATUS] == 'COMPLETED' then
+    local state = HISTORY[entry[1]] and states.load(tx, tonumber(one[2]))
+    if state and HISTORY[state[STATUS]] then
       entries = entries + forgetting.forget(tx, state, false)
       events = events + 1
     end

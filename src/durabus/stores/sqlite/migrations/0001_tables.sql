@@ -18,6 +18,7 @@ CREATE TABLE events (
     token TEXT,
     lock_key TEXT,
     has_results INTEGER NOT NULL,
+    waiting_fence INTEGER,
     created_at REAL NOT NULL,
     updated_at REAL NOT NULL,
     due_at REAL NOT NULL,
@@ -65,6 +66,19 @@ BEGIN
         SELECT min(id) FROM events
         WHERE bus = NEW.bus AND ordering_key = NEW.ordering_key AND status = 'PENDING'
     );
+END;
+
+-- An event that waits for its children has waiting_fence = fence, and not any more once it is claimed again. When its
+-- last live child leaves, it is due since its release, and gets waiting_fence = 0 until its workers are woken. Events
+-- without a parent are not affected.
+CREATE INDEX events_woken ON events (bus, waiting_fence) WHERE waiting_fence = 0;
+
+CREATE TRIGGER events_child_left AFTER DELETE ON events WHEN OLD.parent_id IS NOT NULL
+BEGIN
+    UPDATE events SET due_at = updated_at, waiting_fence = 0
+    WHERE id = (SELECT id FROM event_log WHERE event_id = OLD.parent_id AND known = 1)
+        AND status = 'PENDING' AND waiting_fence = fence
+        AND NOT EXISTS (SELECT 1 FROM events AS child WHERE child.parent_id = OLD.parent_id);
 END;
 
 CREATE TABLE event_tags (
@@ -153,11 +167,12 @@ CREATE TABLE event_counts (
     live INTEGER NOT NULL,
     completed INTEGER NOT NULL,
     completed_with_errors INTEGER NOT NULL,
-    failed INTEGER NOT NULL
+    failed INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER event_counts_none AFTER UPDATE ON event_counts
-WHEN NEW.live = 0 AND NEW.completed = 0 AND NEW.completed_with_errors = 0 AND NEW.failed = 0
+WHEN NEW.live = 0 AND NEW.completed = 0 AND NEW.completed_with_errors = 0 AND NEW.failed = 0 AND NEW.cancelled = 0
 BEGIN
     DELETE FROM event_counts WHERE bus = NEW.bus;
 END;
@@ -179,12 +194,21 @@ CREATE TABLE event_results (
     worker_id TEXT,
     token TEXT,
     settled_token TEXT,
+    lock_key TEXT,
     lease_expires_at REAL,
     execution_time_ms REAL,
     error TEXT,
     value TEXT,
     UNIQUE (id, handler_id)
 ) STRICT;
+
+CREATE INDEX event_results_offered ON event_results (handler_id, lease_expires_at, id, status)
+    WHERE lease_expires_at IS NOT NULL AND status IN ('PENDING', 'PROCESSING');
+CREATE INDEX event_results_token ON event_results (token, id) WHERE token IS NOT NULL;
+CREATE INDEX event_results_locked ON event_results (lock_key, lease_expires_at) WHERE lock_key IS NOT NULL;
+-- The waits. All other results stay out of this index.
+CREATE INDEX event_results_waiting ON event_results (value ->> '$.shape', value ->> '$.key', id)
+WHERE status = 'WAITING';
 
 CREATE TABLE locks (
     key TEXT PRIMARY KEY,
@@ -232,4 +256,4 @@ CREATE TABLE counters (
     value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO counters (name, value) VALUES ('forgotten_event_id', 0), ('lock_fence', 0), ('revision', 0);
+INSERT INTO counters (name, value) VALUES ('forgotten_event_id', 0), ('handler_news', 0), ('lock_fence', 0), ('revision', 0);

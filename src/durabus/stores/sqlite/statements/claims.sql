@@ -141,22 +141,38 @@ UPDATE events SET
     errors = :errors
 WHERE id = :id
 
+-- name: wait_for_children
+-- Lets an event that was just released wait until its children have ended, or makes it due if none of them lives. The
+-- trigger events_child_left ends the wait. Relies on the primary key of events and on events_parent.
+UPDATE events SET
+    waiting_fence = iif(EXISTS (SELECT 1 FROM events AS child WHERE child.parent_id = events.event_id), fence, NULL),
+    due_at = iif(
+        EXISTS (SELECT 1 FROM events AS child WHERE child.parent_id = events.event_id), due_at, updated_at
+    )
+WHERE id = :id AND fence = :fence AND status = 'PENDING'
+
+-- name: woken_parents
+-- Returns the buses of the parents that the trigger events_child_left has made due. Relies on events_woken.
+UPDATE events SET waiting_fence = NULL WHERE waiting_fence = 0 RETURNING bus
+
 -- name: complete_events
--- Writes COMPLETED entries for plain claims (no results) in the given order (id -> execution time): claims of one token
--- and fence or, without a token, claims that this transaction has checked. Fewer changes than ids mean that a claim is
--- not current or not plain; then the caller takes all entries back.
+-- Writes COMPLETED entries for plain claims (no stored results) in the given order: claims of one token and fence or,
+-- without a token, claims that this transaction has checked. Fewer changes than ids mean that a claim is not current or
+-- not plain; then the caller takes all entries back. Each id comes with its execution time and all share the handler,
+-- or an id comes with a list of both. The entry keeps the handler in the place of its results: see layout.py.
 -- The entry holds all columns: from now on it is the event. Relies on the primary key of events.
 INSERT INTO event_log (
     id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, token, at, created_at,
     execution_time_ms, completed, priority, max_attempts, due_at, processing_started_at, started_at, idempotency_key,
-    parent_id, tags, metadata, errors, payload
+    parent_id, tags, metadata, errors, payload, results
 )
 SELECT
     event.id, event.event_id, event.bus, event.type, 'COMPLETED', 'COMPLETED', event.attempts, event.generation,
     event.fence, event.worker_id, event.token, :now, event.created_at,
-    done.value, 1, event.priority, event.max_attempts, event.due_at, event.processing_started_at, event.started_at,
-    event.idempotency_key, event.parent_id, event.tags, event.metadata, event.errors, event.payload
-FROM json_each(:times) AS done CROSS JOIN events AS event
+    iif(done.type = 'array', done.value ->> 0, done.value), 1, event.priority, event.max_attempts, event.due_at, event.processing_started_at, event.started_at,
+    event.idempotency_key, event.parent_id, event.tags, event.metadata, event.errors, event.payload,
+    iif(done.type = 'array', done.value -> 1, :handler)
+FROM json_each(:run) AS done CROSS JOIN events AS event
 WHERE event.id = CAST(done.key AS INTEGER)
   AND (
       :token IS NULL
@@ -181,6 +197,14 @@ SELECT
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 1),
     (SELECT min(due_at) FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING'),
     (SELECT min(lease_expires_at) FROM events WHERE bus = :bus AND status = 'PROCESSING')
+
+-- name: handler_news
+-- Returns how often handlers were offered or settled.
+SELECT value FROM counters WHERE name = 'handler_news'
+
+-- name: add_handler_news
+-- Wakes workers of other processes: a handler was offered or settled.
+UPDATE counters SET value = value + 1 WHERE name = 'handler_news'
 
 -- name: take_write_lock
 -- Changes nothing, but takes SQLite's write lock, so that a caller's transaction reads the newest state.

@@ -52,7 +52,7 @@ SELECT id FROM event_log WHERE event_id = ? AND known = 1
 SELECT {event} FROM events WHERE id = ?
 
 -- name: get_completed_event
--- Returns a COMPLETED event, from its last log entry. Relies on event_log_event.
+-- Returns a COMPLETED or CANCELLED event, from its last log entry. Relies on event_log_event.
 SELECT {completed} FROM event_log WHERE id = ? AND action <> 'PUBLISHED' AND completed = 1
 
 -- name: get_dead_letter
@@ -69,8 +69,8 @@ SELECT {event}, token, lock_key, has_results FROM events WHERE id = ?
 SELECT {event} FROM events WHERE id < :before_id
 
 -- name: find_completed
--- Returns COMPLETED events below an id. events.py adds to it as to find_live. Walks event_log_completed for one bus,
--- event_log_event for all (the plus keeps the planner from sorting every completed event), or uses event_log_parent.
+-- Returns COMPLETED and CANCELLED events below an id. events.py adds to it as to find_live. Walks event_log_completed
+-- for one bus, event_log_event for all (the plus keeps the planner from sorting every one), or uses event_log_parent.
 SELECT {completed} FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED'
 
 -- name: find_dead
@@ -87,12 +87,12 @@ SELECT id FROM events WHERE id < :before_id ORDER BY id DESC LIMIT 1
 SELECT id FROM dead_letters WHERE id < :before_id ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed
--- Returns the newest event below an id that was ever claimed, of any bus: no COMPLETED one is newer. Relies on
+-- Returns the newest event below an id that was claimed or cancelled, of any bus: no ended one is newer. Relies on
 -- event_log_event.
 SELECT id FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED' ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed_of_bus
--- Returns the newest COMPLETED event of a bus below an id. Relies on event_log_completed.
+-- Returns the newest COMPLETED or CANCELLED event of a bus below an id. Relies on event_log_completed.
 SELECT id FROM event_log WHERE bus = :bus AND id < :before_id AND completed = 1 ORDER BY id DESC LIMIT 1
 
 -- name: few_live_ids
@@ -112,38 +112,41 @@ LIMIT :limit
 -- events_leased, which is never long.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE status = 'PROCESSING'),
-    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
+    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0),
+    coalesce(sum(cancelled), 0)
 FROM event_counts
 
 -- name: counts_of_bus
 -- Does what counts does, for one bus. Relies on the primary key of event_counts.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE bus = :bus AND status = 'PROCESSING'),
-    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
+    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0),
+    coalesce(sum(cancelled), 0)
 FROM event_counts WHERE bus = :bus
 
 -- name: note_counts
 -- Adds what a transaction changed to the numbers of a bus.
-INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed, cancelled)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (bus) DO UPDATE SET
     live = live + excluded.live,
     completed = completed + excluded.completed,
     completed_with_errors = completed_with_errors + excluded.completed_with_errors,
-    failed = failed + excluded.failed
+    failed = failed + excluded.failed,
+    cancelled = cancelled + excluded.cancelled
 
 -- name: note_completed
 -- Does what note_counts does, for what complete_events wrote: its entries are the last ones of the log.
-INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
-SELECT bus, -count(*), count(*), 0, 0 FROM event_log
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed, cancelled)
+SELECT bus, -count(*), count(*), 0, 0, 0 FROM event_log
 WHERE position > :last - :count AND position <= :last GROUP BY bus
 ON CONFLICT (bus) DO UPDATE SET live = live + excluded.live, completed = completed + excluded.completed
 
 -- name: note_dead_gone
 -- Does what note_counts does, for dead letters that forget_dead_letters is about to delete. Relies on the primary key
 -- of dead_letters.
-INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
-SELECT bus, 0, 0, -sum(status = 'COMPLETED_WITH_ERRORS'), -sum(status = 'FAILED') FROM dead_letters
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed, cancelled)
+SELECT bus, 0, 0, -sum(status = 'COMPLETED_WITH_ERRORS'), -sum(status = 'FAILED'), 0 FROM dead_letters
 WHERE id IN (SELECT value FROM json_each(:ids)) GROUP BY bus
 ON CONFLICT (bus) DO UPDATE SET
     completed_with_errors = completed_with_errors + excluded.completed_with_errors, failed = failed + excluded.failed
@@ -166,7 +169,7 @@ WHERE known = 1 AND id BETWEEN :first AND :last
   AND event_id IN (SELECT event_id FROM events WHERE id BETWEEN :first AND :last)
 
 -- name: last_event_id
--- Returns the largest event id ever given: the event is in the queue, or it was claimed and has entries in the log, or
+-- Returns the largest event id ever given: the event is in the queue, or it has entries in the log beside PUBLISHED, or
 -- its deletion noted the id. So publishing writes no counter. Relies on the primary keys of events and counters and on
 -- event_log_event. The number is right only under the write lock.
 SELECT max(
@@ -180,14 +183,14 @@ SELECT max(
 UPDATE counters SET value = :id WHERE name = 'forgotten_event_id' AND value < :id
 
 -- name: completed_until
--- Returns COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows
--- a COMPLETED entry. Walks the primary key of event_log.
+-- Returns COMPLETED and CANCELLED events whose last entry lies at or before a position and an instant, oldest first:
+-- nothing follows such an entry. Walks the primary key of event_log.
 SELECT id FROM event_log
 WHERE position <= :until AND completed = 1 AND at <= :before
 ORDER BY position LIMIT :limit
 
 -- name: unknown_until
--- Returns ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before
+-- Returns ids of events that are neither live, nor dead letters, nor in the history, but have entries at or before
 -- a position and an instant, oldest first. Walks the primary key of event_log; relies on event_log_event.
 SELECT entry.id FROM event_log AS entry
 WHERE entry.position <= :until AND entry.at <= :before
@@ -200,6 +203,7 @@ WHERE entry.position <= :until AND entry.at <= :before
 GROUP BY entry.id ORDER BY min(entry.position) LIMIT :limit
 
 -- name: still_completed
--- Returns which of given events are COMPLETED and not deleted yet. Relies on event_log_event.
-SELECT id, event_id, bus, idempotency_key FROM event_log
-WHERE id IN (SELECT value FROM json_each(:ids)) AND action <> 'PUBLISHED' AND completed = 1
+-- Returns which of given events are COMPLETED or CANCELLED, not deleted yet and in every archive. Relies on
+-- event_log_event.
+SELECT id, event_id, bus, idempotency_key, status FROM event_log
+WHERE id IN (SELECT value FROM json_each(:ids)) AND action <> 'PUBLISHED' AND completed = 1 AND position <= :archived

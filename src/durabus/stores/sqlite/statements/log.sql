@@ -1,8 +1,8 @@
 -- The event log, and the positions of its readers.
 
 -- name: append_entry
--- Writes the log entry of a transition that the lifecycle decided. The last columns are set for COMPLETED only: then
--- this row is the event, and get_event reads it.
+-- Writes the log entry of a transition that the lifecycle decided. The last columns are set for COMPLETED and
+-- CANCELLED only: then this row is the event, and get_event reads it.
 INSERT INTO event_log (
     action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,
@@ -64,6 +64,20 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event_log'), 0)
 -- name: read_position
 -- Returns the saved position of a log reader.
 SELECT position FROM positions WHERE name = ?
+
+-- name: list_archives
+-- Returns the archives and their positions. Relies on the primary key of positions.
+SELECT name, position FROM positions WHERE name >= 'archive:' AND name < 'archive;'
+
+-- name: archived_until
+-- Returns the smallest position of an archive, except one; without an archive, the largest number. Relies on the primary
+-- key of positions.
+SELECT coalesce(min(CAST(position AS INTEGER)), 9223372036854775807) FROM positions
+WHERE name >= 'archive:' AND name < 'archive;' AND name <> ?
+
+-- name: forget_position
+-- Forgets the position of a log reader.
+DELETE FROM positions WHERE name = ?
 
 -- name: save_position
 -- Saves the position of a log reader.

@@ -1,18 +1,19 @@
 -- Maintenance: finds and deletes old events and entries.
 
 -- name: old_completed
--- Returns COMPLETED events of a bus that ended long enough ago, the oldest ids first. Relies on event_log_completed
--- alone.
+-- Returns COMPLETED and CANCELLED events of a bus that ended long enough ago, the oldest ids first. Relies on
+-- event_log_completed alone.
 SELECT id FROM event_log
-WHERE bus = :bus AND completed = 1 AND at <= :until
+WHERE bus = :bus AND completed = 1 AND at <= :until AND position <= :archived
 ORDER BY id LIMIT :limit
 
 -- name: excess_completed
--- Returns COMPLETED events of a bus beyond the :keep newest, the oldest ids first. Relies on event_log_completed alone.
+-- Returns COMPLETED and CANCELLED events of a bus beyond the :keep newest, the oldest ids first. Relies on
+-- event_log_completed alone.
 SELECT id FROM event_log
 WHERE bus = :bus AND completed = 1 AND id <= (
     SELECT id FROM event_log WHERE bus = :bus AND completed = 1 ORDER BY id DESC LIMIT 1 OFFSET :keep
-)
+) AND position <= :archived
 ORDER BY id LIMIT :limit
 
 -- name: cut_log
@@ -20,11 +21,11 @@ ORDER BY id LIMIT :limit
 SELECT position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT 1 OFFSET :skip
 
 -- name: forget_completed
--- Removes a COMPLETED event; its entries stay in the log. Relies on event_log_event.
+-- Removes a COMPLETED or CANCELLED event; its entries stay in the log. Relies on event_log_event.
 UPDATE event_log SET completed = NULL WHERE id = ? AND action <> 'PUBLISHED' AND completed = 1
 
--- name: forget_completed_events
--- Removes completed events from the queue. Relies on the primary key of events.
+-- name: leave_queue
+-- Removes events from the queue. Relies on the primary key of events.
 DELETE FROM events WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: forget_entries
@@ -52,7 +53,3 @@ DELETE FROM event_tags WHERE bus = ? AND tag = ? AND priority = ? AND id = ?
 -- name: forget_keys
 -- Frees an idempotency key, so that it can be used again.
 DELETE FROM idempotency_keys WHERE bus = ? AND idempotency_key = ? AND id = ?
-
--- name: forget_live_event
--- Removes an event from the queue.
-DELETE FROM events WHERE id = ?

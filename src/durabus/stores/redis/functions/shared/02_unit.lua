@@ -2,6 +2,8 @@
 -- that has written nothing. `flush` removes members before it adds members.
 
 local ordering_keys = {} -- filled in by 08_ordering_keys
+local family = {} -- filled in by 07_queue
+local waits = {} -- filled in by 15_waits
 
 local function begin(keys, args)
   local tx = keys
@@ -17,11 +19,12 @@ local function begin(keys, args)
   else
     tx.now = tonumber(args[1])
   end
-  tx.states, tx.results, tx.locks = {}, {}, {}
+  tx.states, tx.results, tx.locks, tx.offered = {}, {}, {}, {}
   tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
   tx.counted, tx.granted, tx.let_go, tx.left, tx.woken, tx.ordering_keys = {}, {}, {}, {}, {}, {}
+  tx.children, tx.parents, tx.waits = {}, {}, {}
   return tx
 end
 
@@ -101,6 +104,7 @@ local function write_counts(tx)
     add_to_counts(tx[COUNTS], changes)
   end
   add_to_counts(tx[LOG_BLOCKS], tx.blocks)
+  add_to_counts(tx[CHILDREN], tx.children)
 end
 
 -- Return the ids that a token holds, without those that this call has let go.
@@ -136,6 +140,7 @@ local function write_records(tx)
     put(tx, tx[STATE], id, blob)
   end
   for id, handlers in pairs(tx.changed_results) do
+    waits.index(tx, id, handlers)
     if #handlers > 0 then
       put(tx, tx[RESULTS], id, cmsgpack.pack(handlers))
     else
@@ -160,7 +165,8 @@ local function write_records(tx)
   tx.changed, tx.changed_results, tx.changed_locks = {}, {}, {}
 end
 
-local function flush(tx)
+local flush
+function flush(tx)
   ordering_keys.settle(tx)
   -- The log comes first: if another program wrote to the stream, Redis refuses our entry, and nothing else is written.
   local entries = tx.entries
@@ -195,7 +201,13 @@ local function flush(tx)
   end
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
-  tx.counted, tx.woken = {}, {}
+  tx.counted, tx.woken, tx.children = {}, {}, {}
+  -- Only now are the numbers of children known, and the new events in the indexes. This is a second unit of the same
+  -- call, so no caller sees the first.
+  local woken, met = family.wake(tx), waits.meet(tx)
+  if woken or met then
+    flush(tx)
+  end
 end
 
 -- Register a function of the library. `run(tx, asked, args)` does its work; the frame is the same for all functions.

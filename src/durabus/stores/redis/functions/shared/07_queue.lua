@@ -38,6 +38,52 @@ function queue.leave(tx, state, priority, tags)
   end
 end
 
+-- Count a child that lives now: it was published or requeued.
+function family.join(tx, state)
+  local parent = state[CHILD_OF]
+  if parent then
+    tx.children[parent] = (tx.children[parent] or 0) + 1
+  end
+end
+
+-- Count a child that has ended or was removed. Its parent may be due.
+function family.leave(tx, state)
+  local parent = state[CHILD_OF]
+  if parent then
+    tx.children[parent] = (tx.children[parent] or 0) - 1
+    tx.parents[parent] = true
+  end
+end
+
+-- Note that an event was released until its children have ended. A later claim has a larger fence and ends the wait.
+function family.wait(tx, state, event_id)
+  put(tx, tx[WAITING], event_id, cmsgpack.pack({ state[ID], state[FENCE] }))
+  tx.parents[event_id] = true
+end
+
+-- Make the parents due that wait and have no live child any more. Returns whether there was any change.
+function family.wake(tx)
+  local parents, changed = tx.parents, false
+  tx.parents = {}
+  for parent in pairs(parents) do
+    local waiting = redis.call('HGET', tx[WAITING], parent)
+    if waiting and redis.call('HEXISTS', tx[CHILDREN], parent) == 0 then
+      local id, fence = unpack(cmsgpack.unpack(waiting))
+      local state = states.load(tx, id)
+      if state and state[STATUS] == 'PENDING' and state[FENCE] == fence then
+        local head = states.head(tx, id)
+        queue.leave(tx, state, head[PRIORITY], head[TAGS])
+        state[DUE] = state[UPDATED]
+        queue.enter(tx, state, head[PRIORITY], head[TAGS])
+        states.change(tx, state)
+      end
+      unset(tx, tx[WAITING], parent)
+      changed = true
+    end
+  end
+  return changed
+end
+
 -- Return how many events a token holds after one was let go. The first call reads the number, later calls count down.
 local function left_of(tx, token)
   local left = tx.left[token]

@@ -2,6 +2,56 @@
 
 local handlers = {}
 
+-- Return the name under which OFFERED has the claims of a token. No bus has a name that begins with this byte.
+function handlers.of_token(token)
+  return '\1' .. token
+end
+
+-- Return the name under which OFFERED has the handler claims that were made under the lock of a serial mode.
+function handlers.of_lock(key)
+  return '\2' .. key
+end
+
+-- Return whether a handler that was claimed under a lock may still run: the lease of its claim is not over.
+function handlers.runs_under(tx, key)
+  local name = handlers.of_lock(key)
+  local after = '(' .. name .. '\0' .. struct.pack('>d', tx.now) .. '\255'
+  return #redis.call('ZRANGEBYLEX', tx[OFFERED], after, '(' .. name .. '\1', 'LIMIT', 0, 1) > 0
+end
+
+-- Return the events and handlers that a token has claimed.
+function handlers.held_by(tx, token)
+  local found = {}
+  for _, member in ipairs(first_of(tx[OFFERED], handlers.of_token(token), -1)) do
+    local state = states.load(tx, id_of(member))
+    for _, handler in ipairs(state and handlers.of(tx, state) or NONE) do
+      if handler[H_TOKEN] == token then
+        found[#found + 1] = { state, handler }
+      end
+    end
+  end
+  return found
+end
+
+-- Return the members of OFFERED for handlers that other workers may claim, now or later. A claimed handler also has one
+-- by its token, for the repeat of the claim, and one by the lock that it was claimed under.
+function handlers.offered_members(state, list)
+  local members
+  for _, handler in ipairs(list) do
+    if LIVE[handler[H_STATUS]] and handler[H_EXPIRES] then
+      members = members or {}
+      members[by_time(state[BUS] .. '\0' .. handler[H_ID], handler[H_EXPIRES], state[ID])] = true
+      if handler[H_TOKEN] then
+        members[by_bus(handlers.of_token(handler[H_TOKEN]), state[ID])] = true
+      end
+      if handler[H_TOKEN] and handler[H_LOCK] then
+        members[by_time(handlers.of_lock(handler[H_LOCK]), handler[H_EXPIRES], state[ID])] = true
+      end
+    end
+  end
+  return members or NONE
+end
+
 function handlers.of(tx, state)
   local id = state[ID]
   local list = tx.results[id]
@@ -9,14 +59,43 @@ function handlers.of(tx, state)
     local blob = state[HANDLERS] and redis.call('HGET', tx[RESULTS], id)
     list = blob and cmsgpack.unpack(blob) or {}
     tx.results[id] = list
+    waits.remember(tx, id, list)
+    tx.offered[id] = handlers.offered_members(state, list)
   end
   return list
+end
+
+-- Bring OFFERED up to date with the handlers of an event. `list` is empty once the event has ended.
+function handlers.index(tx, state, list)
+  local before, after = tx.offered[state[ID]] or NONE, handlers.offered_members(state, list)
+  for member in pairs(before) do
+    if not after[member] then
+      drop(tx, tx[OFFERED], member)
+    end
+  end
+  for member in pairs(after) do
+    if not before[member] then
+      add(tx, tx[OFFERED], member)
+    end
+  end
+  tx.offered[state[ID]] = after
+end
+
+-- Return whether one of these results offers its handler to other workers.
+function handlers.any_offered(list)
+  for _, handler in ipairs(list) do
+    if LIVE[handler[H_STATUS]] and handler[H_EXPIRES] then
+      return true
+    end
+  end
+  return false
 end
 
 function handlers.put(tx, state, list)
   local any = #list > 0
   tx.results[state[ID]] = list
   tx.changed_results[state[ID]] = list
+  handlers.index(tx, state, list)
   if state[HANDLERS] ~= any then
     state[HANDLERS] = any
     states.change(tx, state)
@@ -31,17 +110,90 @@ function handlers.by_id(list, handler_id)
   end
 end
 
--- Return the handler if this claim on it may still be settled. The event is PROCESSING, or it was abandoned and has not
--- been claimed again.
-function handlers.settleable(tx, state, handler_id, token, fence)
-  local open = state[STATUS] == 'PROCESSING' or states.abandoned(state)
-  local handler = open and handlers.by_id(handlers.of(tx, state), handler_id)
+-- Return the handler that this claim holds: until the event ends, or another claim takes the handler.
+function handlers.held(tx, state, handler_id, token, fence)
+  local handler = LIVE[state[STATUS]] and handlers.by_id(handlers.of(tx, state), handler_id)
   return handler and handler[H_TOKEN] == token and handler[H_FENCE] == fence and handler
 end
 
--- Return the handler if this claim on it may also be renewed.
-function handlers.held(tx, state, handler_id, token, fence)
-  return state[STATUS] == 'PROCESSING' and handlers.settleable(tx, state, handler_id, token, fence)
+-- Return the first of the wanted handlers that is neither settled nor under an unexpired claim nor offered for later,
+-- and whether this token holds it already.
+function handlers.next_free(tx, state, wanted, token)
+  local list = handlers.of(tx, state)
+  for _, handler_id in ipairs(wanted) do
+    local handler = handlers.by_id(list, handler_id)
+    if handler and handler[H_TOKEN] == token then
+      return handler, true
+    end
+  end
+  for _, handler_id in ipairs(wanted) do
+    local handler = handlers.by_id(list, handler_id)
+      or { handler_id, 'PENDING', 0, false, false, false, 0, false, false, false, false }
+    local later = LIVE[handler[H_STATUS]] and handler[H_EXPIRES] and handler[H_EXPIRES] > tx.now
+    if not SETTLED_RESULT[handler[H_STATUS]] and not later then
+      return handler, false
+    end
+  end
+end
+
+-- Claim the first of the wanted handlers that is free. Serial mode also takes the handler lock of the event.
+function handlers.claim(tx, state, wanted, worker, token, lease, mode)
+  local handler, own = handlers.next_free(tx, state, wanted, token)
+  if not handler then
+    return nil
+  end
+  if mode == 'serial' then
+    local key = handlers.lock_key(tx, state)
+    if not locks.may_claim(tx, key, token) then
+      return nil
+    end
+    locks.take(tx, key, worker, token, lease, false, false)
+    -- taking the lock may have ended the claim of another handler
+    handler, own = handlers.next_free(tx, state, wanted, token)
+  end
+  if not own then
+    local list = handlers.of(tx, state)
+    if not handlers.by_id(list, handler[H_ID]) then
+      list[#list + 1] = handler
+    end
+    handler[H_STATUS], handler[H_ATTEMPTS], handler[H_FENCE] =
+      'PROCESSING', handler[H_ATTEMPTS] + 1, handler[H_FENCE] + 1
+    handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN] = worker, tx.now + lease, token
+    handler[H_LOCK] = state[LOCK_KEY]
+    handlers.put(tx, state, list)
+  end
+  processes.saw(tx, token)
+  return handler
+end
+
+-- End a handler claim with a status, or without one: then the handler is offered again after `delay`. Returns the
+-- handler, or a code.
+function handlers.settle(tx, claim, status, error, value, time, delay)
+  local id, handler_id, token, fence = unpack(claim, 1, 4)
+  local state = states.load(tx, id)
+  if not state then
+    return NO_EVENT
+  end
+  local handler = handlers.held(tx, state, handler_id, token, fence)
+  if not handler then
+    handler = handlers.settled_so(tx, state, handler_id, token, fence, status or 'PENDING')
+    if not handler then
+      return NOT_YOURS
+    end
+  else
+    if status then
+      handler[H_STATUS], handler[H_ERROR], handler[H_VALUE], handler[H_TIME] = status, error, value, time
+      handler[H_EXPIRES] = false
+    else
+      handler[H_STATUS], handler[H_ATTEMPTS] = 'PENDING', handler[H_ATTEMPTS] - 1
+      handler[H_WORKER], handler[H_EXPIRES] = false, tx.now + delay
+    end
+    handler[H_TOKEN], handler[H_SETTLED], handler[H_LOCK] = false, token, false
+    handlers.put(tx, state, handlers.of(tx, state))
+  end
+  handlers.free_lock(tx, state, token)
+  tx.woken[state[BUS]] = true
+  return handler
 end
 
 -- Return the handler if its newest settlement is this claim's, with `status`.
@@ -76,7 +228,17 @@ function handlers.preview(tx, state, results)
   return list
 end
 
--- Replace the results of the same handlers. A handler claim that this ends frees its lock. A fence never falls.
+-- Return whether `new` offers a handler that is offered, claimed or settled already. Each claim raises its fence.
+function handlers.comes_too_late(new, old)
+  if new[H_STATUS] ~= 'PENDING' or not new[H_EXPIRES] then
+    return false
+  end
+  local offered = LIVE[old[H_STATUS]] and old[H_EXPIRES]
+  return old[H_FENCE] ~= new[H_FENCE] or offered or SETTLED_RESULT[old[H_STATUS]]
+end
+
+-- Replace the results of the same handlers. A handler claim that this ends frees its lock. A fence never falls. A wait
+-- that is known, or was met meanwhile, stays as it is.
 function handlers.merge(tx, state, results)
   if #results == 0 then
     return
@@ -84,13 +246,17 @@ function handlers.merge(tx, state, results)
   local list = handlers.of(tx, state)
   for _, result in ipairs(results) do
     local old = handlers.by_id(list, result[H_ID])
-    result[H_TOKEN], result[H_SETTLED] = false, false
-    if old then
+    result[H_TOKEN], result[H_SETTLED], result[H_LOCK] = false, false, false
+    if old and result[H_STATUS] == 'WAITING' and STEP[old[H_STATUS]] then
+      result = old
+    elseif old and handlers.comes_too_late(result, old) then
+      result = old
+    elseif old then
       if old[H_TOKEN] then
         handlers.free_lock(tx, state, old[H_TOKEN])
       end
       result[H_FENCE] = math.max(result[H_FENCE], old[H_FENCE])
-      for place = 1, H_SETTLED do
+      for place = 1, H_LOCK do
         old[place] = result[place]
       end
     else
@@ -126,19 +292,70 @@ end
 
 function handlers.all_settled(list)
   for _, handler in ipairs(list) do
-    if not SETTLED_RESULT[handler[H_STATUS]] then
+    if not SETTLED_RESULT[handler[H_STATUS]] and handler[H_STATUS] ~= 'WAITING' then
       return false
     end
   end
   return true
 end
 
--- End the handler claim `token`: its lock expired and another handler took it. The attempt stays counted.
+local function void(handler, offered)
+  handler[H_STATUS], handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN] = 'PENDING', false, offered, false
+  handler[H_LOCK] = false
+end
+
+-- End all handler claims of an event that is cancelled, and free their locks.
+function handlers.void_all(tx, state)
+  local list, any = handlers.of(tx, state), false
+  for _, handler in ipairs(list) do
+    if handler[H_TOKEN] then
+      handlers.free_lock(tx, state, handler[H_TOKEN])
+      void(handler, false)
+      any = true
+    end
+  end
+  if any then
+    handlers.put(tx, state, list)
+  end
+end
+
+-- End the leases of handler claims that belong to a process that has ended.
+function handlers.end_claims(tx, state, incarnation)
+  local list, changed = handlers.of(tx, state), false
+  for _, handler in ipairs(list) do
+    if processes.owns(incarnation, handler[H_TOKEN]) and handler[H_EXPIRES] and handler[H_EXPIRES] > tx.now then
+      handler[H_EXPIRES] = tx.now
+      changed = true
+    end
+  end
+  if changed then
+    handlers.put(tx, state, list)
+  end
+end
+
+-- End the handler claims under a lock that another claim takes: their leases are over. They are offered again. An event
+-- that has ended keeps its results: taking the lock may have ended it in this call, before OFFERED was brought up to
+-- date.
+function handlers.void_under(tx, key)
+  for _, member in ipairs(first_of(tx[OFFERED], handlers.of_lock(key), -1)) do
+    local state = states.load(tx, id_of(member))
+    local list = state and LIVE[state[STATUS]] and handlers.of(tx, state) or NONE
+    for _, handler in ipairs(list) do
+      if handler[H_LOCK] == key then
+        void(handler, 0)
+        handlers.put(tx, state, list)
+      end
+    end
+  end
+end
+
+-- End the handler claim `token`: its lock expired and another handler took it. The attempt stays counted, and the
+-- handler is offered again.
 function handlers.void(tx, state, token)
   local list = handlers.of(tx, state)
   for _, handler in ipairs(list) do
     if handler[H_TOKEN] == token then
-      handler[H_STATUS], handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN] = 'PENDING', false, false, false
+      void(handler, 0)
       handlers.put(tx, state, list)
       return
     end

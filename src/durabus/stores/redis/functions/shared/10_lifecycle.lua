@@ -2,6 +2,8 @@
 
 local lifecycle = {}
 
+local PROCESS_ENDED = 'process ended'
+
 function lifecycle.holds(state, token, fence)
   return state[TOKEN] == token and state[FENCE] == fence and state[STATUS] == 'PROCESSING'
 end
@@ -56,13 +58,32 @@ local function as_held(tx, state)
   state[ERRORS] = #state[ERRORS] > 0 and state[ERRORS]
 end
 
--- End an event: remove it from the queue, count it, and unless it COMPLETED add it to the dead letters.
-local function ended(tx, state, status, time, code, reason)
+-- Return the results for the log entry of an end. `handler_id` is the only handler, if it succeeded at its first call:
+-- its result is not stored.
+local function results_of_end(tx, state, time, handler_id)
+  local kept = state[HANDLERS] and handlers.results(tx, state)
+  if handler_id and not (kept and handlers.by_id(kept, handler_id)) then
+    kept = kept or {}
+    kept[#kept + 1] = { handler_id, 'SUCCEEDED', 1, false, false, time or false }
+  end
+  return kept
+end
+
+-- End an event: remove it from the queue and count it. FAILED and COMPLETED_WITH_ERRORS add it to the dead letters.
+local function ended(tx, state, status, time, code, reason, handler_id)
   queue.end_claim(tx, state)
+  if state[HANDLERS] then
+    waits.leave(tx, state)
+  end
   state[STATUS], state[UPDATED], state[EXPIRES] = status, tx.now, false
-  local id, bus, dead = state[ID], state[BUS], status ~= 'COMPLETED'
+  local id, bus, dead = state[ID], state[BUS], DEAD[status]
   if state[ORDERING_KEY] then
     ordering_keys.leave(tx, state)
+  end
+  family.leave(tx, state)
+  if state[HANDLERS] then
+    handlers.of(tx, state)
+    handlers.index(tx, state, NONE)
   end
   count(tx, status, bus, 1)
   if dead then
@@ -71,14 +92,17 @@ local function ended(tx, state, status, time, code, reason)
   elseif state[HANDLERS] then
     add(tx, tx[RESULTS_DONE], id, id)
   end
+  if status == 'CANCELLED' then
+    tx.woken[bus] = true -- it may have held the lock of its bus, or the ordering key of an event that waits
+  end
   local errors = state[ERRORS]
   log.append(tx, state, status, state[WORKER], {
-    dead and errors[#errors],
+    dead and errors[#errors] or false,
     false,
     time or false,
     code or false,
     errors,
-    state[HANDLERS] and handlers.results(tx, state),
+    results_of_end(tx, state, time, handler_id),
     reason,
   })
   states.change(tx, state)
@@ -98,7 +122,7 @@ function lifecycle.claim(tx, state, worker, token, lease)
   states.change(tx, state)
 end
 
-function lifecycle.complete(tx, state, token, fence, results, errors, time, code, reason)
+function lifecycle.complete(tx, state, token, fence, results, errors, time, code, reason, handler_id)
   if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'COMPLETED', 'COMPLETED_WITH_ERRORS') or NOT_YOURS
   end
@@ -116,9 +140,9 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
   as_held(tx, state)
   if #fatal > 0 then
     add_error(state, table.concat(fatal, '; '))
-    ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason)
+    ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason, handler_id)
   else
-    ended(tx, state, 'COMPLETED', time, code, reason)
+    ended(tx, state, 'COMPLETED', time, code, reason, handler_id)
   end
   return settled(state, token, fence, state[STATUS])
 end
@@ -130,6 +154,7 @@ function lifecycle.fail(tx, state, token, fence, results, text, delay, time, cod
   as_held(tx, state)
   local head, worker = states.head(tx, state[ID]), state[WORKER]
   local limit = head[MAX_ATTEMPTS]
+  waits.resolve(tx, state, results)
   handlers.merge(tx, state, results)
   add_error(state, text)
   if not delay or (limit and state[ATTEMPTS] >= limit) then
@@ -141,33 +166,80 @@ function lifecycle.fail(tx, state, token, fence, results, text, delay, time, cod
   return settled(state, token, fence, 'FAILED', state[DUE])
 end
 
-function lifecycle.release(tx, state, token, fence, results, delay, reason)
+function lifecycle.release(tx, state, token, fence, results, delay, reason, until_children)
   if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'RELEASED') or NOT_YOURS
   end
   as_held(tx, state)
-  local worker = state[WORKER]
+  local worker, head, met = state[WORKER], states.head(tx, state[ID]), waits.resolve(tx, state, results)
   handlers.merge(tx, state, results)
   state[ATTEMPTS] = state[ATTEMPTS] - 1
-  pending_again(tx, state, tx.now + delay, states.head(tx, state[ID]))
+  pending_again(tx, state, met and tx.now or tx.now + delay, head)
+  if until_children then
+    family.wait(tx, state, head[EVENT_ID])
+  end
   log.append(tx, state, 'RELEASED', worker, reason and { false, false, false, false, false, false, reason })
   return settled(state, token, fence, 'RELEASED')
 end
 
--- Take back an event whose lease is over: PENDING again, or FAILED after its last attempt. The attempt stays counted.
-function lifecycle.expire(tx, state, max_attempts)
-  if state[STATUS] ~= 'PROCESSING' or state[EXPIRES] > tx.now then
+-- End a claimed event that its worker does not begin.
+function lifecycle.cancel(tx, state, token, fence, results, reason)
+  if not lifecycle.settles(state, token, fence) then
+    return lifecycle.repeated(state, token, fence, 'CANCELLED') or NOT_YOURS
+  end
+  as_held(tx, state)
+  handlers.merge(tx, state, results)
+  handlers.void_all(tx, state)
+  ended(tx, state, 'CANCELLED', false, false, reason)
+  return settled(state, token, fence, 'CANCELLED')
+end
+
+-- End a live event. The fence rises if a claim, current or abandoned, could still settle the event.
+function lifecycle.revoke(tx, state, reason)
+  if state[TOKEN] then
+    state[FENCE] = state[FENCE] + 1
+  end
+  if state[STATUS] == 'PENDING' then
+    local head = states.head(tx, state[ID])
+    queue.leave(tx, state, head[PRIORITY], head[TAGS])
+    state[TOKEN] = false
+  end
+  handlers.void_all(tx, state)
+  ended(tx, state, 'CANCELLED', false, false, reason)
+end
+
+-- Return when an event may be claimed again whose process has ended: at once after the first end, later after more.
+local function due_after_end(tx, state)
+  local errors, ends = state[ERRORS] or NONE, 0
+  while ends < #errors and string.sub(errors[#errors - ends], 1, #PROCESS_ENDED) == PROCESS_ENDED do
+    ends = ends + 1
+  end
+  local delay = ends > 0 and 2 ^ math.min(ends - 1, 20) or 0
+  return math.max(tx.now, math.min(tx.now + delay, state[EXPIRES]))
+end
+
+-- Take back an event whose lease is over, or whose process has ended: PENDING again, or FAILED after its last attempt.
+-- The attempt stays counted.
+function lifecycle.expire(tx, state, max_attempts, incarnation)
+  if state[STATUS] ~= 'PROCESSING' then
     return false
+  end
+  if incarnation and not processes.owns(incarnation, state[TOKEN]) or not incarnation and state[EXPIRES] > tx.now then
+    return false
+  end
+  if incarnation then
+    handlers.end_claims(tx, state, incarnation)
   end
   local head, worker = states.head(tx, state[ID]), state[WORKER]
   local limit = head[MAX_ATTEMPTS] or max_attempts
-  local text = 'lease expired (worker ' .. worker .. ')'
+  local due = incarnation and due_after_end(tx, state) or tx.now
+  local text = (incarnation and PROCESS_ENDED or 'lease expired') .. ' (worker ' .. worker .. ')'
   add_error(state, text)
   if limit and state[ATTEMPTS] >= limit then
     ended(tx, state, 'FAILED')
   else
     local lost = { state[TOKEN], worker, state[PICKED], state[STARTED] }
-    pending_again(tx, state, tx.now, head)
+    pending_again(tx, state, due, head)
     state[TOKEN] = lost
     log.append(tx, state, 'ABANDONED', worker, { text, false, false, false, false, false })
   end
@@ -202,16 +274,17 @@ function lifecycle.requeue(tx, state)
   state[WORKER], state[UPDATED], state[DUE] = false, tx.now, tx.now
   state[PICKED], state[STARTED], state[EXPIRES] = false, false, false
   queue.enter(tx, state, head[PRIORITY], head[TAGS])
+  family.join(tx, state)
   log.append(tx, state, 'REQUEUED', false)
   states.change(tx, state)
 end
 
-function lifecycle.expire_all(tx, ids, max_attempts)
+function lifecycle.expire_all(tx, ids, max_attempts, incarnation)
   states.load_all(tx, ids)
   table.sort(ids)
   local taken = 0
   for _, id in ipairs(ids) do
-    if tx.states[id] and lifecycle.expire(tx, tx.states[id], max_attempts) then
+    if tx.states[id] and lifecycle.expire(tx, tx.states[id], max_attempts, incarnation) then
       taken = taken + 1
     end
   end

@@ -1,0 +1,106 @@
+"""The checker flags what is wrong with waits, batches, offers and the presence of processes."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.story import story
+
+from durabus.model.claim import MARK, PROCESS_ENDED
+from durabus.model.statuses import Action
+from durabus.testing.history.checker import check
+from durabus.testing.history.history import Final, Invoke, Line, Logged, Ok, RunSettings, StepEffect
+from durabus.testing.history.subjects import Subject, WaitAsked
+
+WAIT = WaitAsked("mail > wait_for", "order.placed", (), until=6.0)
+NAME = f"{MARK}0123456789a"
+
+
+def waited(met: str | None, at: float = 6.2, *waits: WaitAsked) -> list[Line]:
+    """Event 1 waits for any other event. Events 2 and 3 are stored after it."""
+    kept = Invoke("a#9", 1.12, "a", "keep_results", (Subject(1, None, "t1", 1, waits=waits or (WAIT,)),))
+    step = StepEffect(at, "b", 1, "mail", "wait_for", 2, "waited", met)
+    return [*story(), kept, Ok("a#9", 1.13, (Subject(1),)), step]
+
+
+def only_event_1(line: Line) -> bool:
+    return not isinstance(line, Final) or line.event.id == 1
+
+
+def never_asked() -> list[Line]:
+    return [line for line in waited("event-2") if not (isinstance(line, Invoke | Ok) and line.call == "a#9")]
+
+
+def two_events() -> list[Line]:
+    return [*waited("event-2"), StepEffect(6.3, "b", 1, "mail", "wait_for", 2, "waited", "event-3")]
+
+
+def success_of_another_event() -> list[Line]:
+    """``b`` settles event 3 with the success of a handler that was only done with event 2."""
+    settled = Subject(3, None, "t5", 1, "complete", kept=("ship",))
+    return [
+        replace(line, subjects=(settled,)) if isinstance(line, Invoke) and line.call == "b#10" else line
+        for line in story()
+    ]
+
+
+def ended_before_an_offered_handler() -> list[Line]:
+    offer = Invoke("b#20", 6.15, "b", "keep_results", (Subject(3, None, "t5", 1, offered=("ship",)),))
+    return [*story(), offer, Ok("b#20", 6.16, (Subject(3),))]
+
+
+def shown(call: str, at: float, host: str) -> list[Line]:
+    return [Invoke(call, at, host, "show_presence", (Subject(token=NAME),)), Ok(call, at + 0.01)]
+
+
+def one_name_for_two() -> list[Line]:
+    return [*story(), *shown("a#9", 0.8, "a"), *shown("b#20", 5.0, "b")]
+
+
+def taken_while_present() -> list[Line]:
+    """``a`` holds event 1 under a token of its process, shows its presence, and is taken for dead at once."""
+    error = f"{PROCESS_ENDED} (worker a)"
+    token = NAME + "t1"
+    lines: list[Line] = []
+    for line in story():
+        if isinstance(line, Ok) and line.call == "a#1":
+            line = replace(line, claims=(replace(line.claims[0], token=token.ljust(32, "0")),))  # noqa: PLW2901
+        elif isinstance(line, Logged) and line.entry.action is Action.ABANDONED:
+            line = Logged(replace(line.entry, error=error))  # noqa: PLW2901
+        lines.append(line)
+    return [*lines, *shown("a#9", 3.0, "a")]
+
+
+BROKEN: dict[str, tuple[str, Callable[[], list[Line]]]] = {
+    "a wait gets an event that it did not wait for": ("waits", lambda: waited("event-1")),
+    "a wait gets the second event": ("waits", lambda: waited("event-3")),
+    "a wait is given up although an event had come": ("waits", lambda: waited(None)),
+    "a wait is given up too early": ("waits", lambda: [line for line in waited(None, 5.0) if only_event_1(line)]),
+    "a wait that no call had stored is over": ("waits", never_asked),
+    "a wait ends with two events": ("steps", two_events),
+    "a success of another event is stored": ("results", success_of_another_event),
+    "an event ends before a handler that was offered": ("results", ended_before_an_offered_handler),
+    "two processes have one name": ("presence", one_name_for_two),
+    "a process is taken for dead while it shows its presence": ("presence", taken_while_present),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_broken_promise_is_flagged_by_its_check(name: str) -> None:
+    expected, lines = BROKEN[name]
+    found = check(lines())
+    assert expected in {violation.check for violation in found}, [str(violation) for violation in found]
+
+
+def test_a_wait_that_gets_the_first_event_or_its_timeout_is_clean() -> None:
+    other = WaitAsked("mail > wait_for", "order.shipped", (), until=6.0)
+    assert check(waited("event-2")) == []
+    assert check(waited(None, 6.0, other)) == []
+
+
+def test_a_batch_goes_on_for_the_events_that_have_not_left_it() -> None:
+    """``a`` runs on after ``b`` has taken over event 1, and no process was frozen."""
+    lines = [line for line in story() if getattr(line, "what", None) not in ("freeze", "thaw")]
+    assert "overlap" in {violation.check for violation in check(lines)}
+    batched = [replace(line, batched=("mail",)) if isinstance(line, RunSettings) else line for line in lines]
+    assert check(batched) == []
