@@ -23,7 +23,7 @@ RAM_DISK := $(if $(RAM_DISK),$(shell df -Pk $(RAM_DISK) | awk 'END { if ($$4 > 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ bench: install ## Measure throughput and latency (ARGS=--help)
 
 bench-peers: $(PEERS)/.installed ## Measure durabus and its peers on one server, in one run (ARGS='--store redis', PYTHON=python3.13)
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
+demo-cluster: install ## Run the pipeline on a standalone Spark cluster of a master and two workers on this host
+	$(BIN)/python examples/pipeline_cluster.py
 
 bench-pipeline: install ## Measure the pipeline against the plain ways from a store to Delta (ARGS=--help)
 	$(BIN)/python -m benchmarks.pipeline $(ARGS)

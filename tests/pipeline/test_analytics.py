@@ -63,8 +63,14 @@ def test_failures_latency_and_dead_letters_per_type(past: Past) -> None:
     (dead,) = analytics.dead_letters(past.events).collect()
     assert (dead["type"], dead["fingerprint"], dead["events"]) == ("payment.taken", "KeyError: <text>", 2)
     assert dead["example"] == "KeyError: 'customer 3'"
-    (handler,) = analytics.handler_failures(past.events).collect()
-    assert (handler["handler_id"], handler["results"], handler["succeeded"], handler["attempts"]) == ("mail", 1, 1, 2)
+
+
+def test_every_end_counts_for_its_handlers(past: Past) -> None:
+    handlers = by(analytics.handler_failures(past.events), "handler_id")
+    assert {
+        name: (row["results"], row["succeeded"], row["failed"], row["attempts"], row["p50_ms"])
+        for name, row in handlers.items()
+    } == {"ship": (3, 3, 0, 3, 12.5), "mail": (1, 1, 0, 2, 7.0)}
 
 
 def test_workers_that_hold_on_and_workers_that_died(past: Past) -> None:

@@ -7,21 +7,29 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import History, history_in
 from tests.pipeline.test_source import plain, to_the_microsecond
 
 from durabus import EventStore
-from durabus.errors import PipelineError
+from durabus.errors import LeaseLost, PipelineError
 from durabus.pipeline.archive import Archive, Archived, Reached, quarantine
 from durabus.pipeline.derive import Compacted, compact, update_silver
-from durabus.pipeline.lake import Lake, lake_lock
-from durabus.pipeline.schema import COLUMNS, EVENT_LOG, QUARANTINE
+from durabus.pipeline.lake import Lake, lake_path
+from durabus.pipeline.lake_lock import alone, lake_lock
+from durabus.pipeline.rebuilding import rebuild, rollback
+from durabus.pipeline.run import Pipeline, PipelinePart, RunStep
+from durabus.pipeline.schema import COLUMNS, EVENT_LOG, EVENTS, IN_THE_LOG, QUARANTINE
 from durabus.pipeline.store_session import StoreSession
+from durabus.pipeline.verification import prove
 from durabus.store.log import START
 
 
 async def expect_the_whole_log(lake: Lake, store: EventStore) -> None:
-    rows = lake.read("bronze.event_log").orderBy("seq").collect()
+    """The payload of live events is not in the log, see ``test_payloads.py``."""
+    in_the_log = F.expr(IN_THE_LOG[COLUMNS.index("payload")])
+    rows = lake.read("bronze.event_log").withColumn("payload", in_the_log).orderBy("seq").collect()
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert [plain(row) for row in rows] == to_the_microsecond((await store.read_log_rows(limit=10_000)).rows)
     assert all(row["day"] == row["at"].date() for row in rows)
@@ -170,10 +178,67 @@ def test_a_second_run_on_a_locked_lake_is_refused_in_one_line(tmp_path: Path) ->
 def test_a_lake_that_is_let_go_in_time_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as first:
         first.enter_context(lake_lock(str(tmp_path)))
-        monkeypatch.setattr("durabus.pipeline.lake.time.sleep", lambda _: first.close())
+        monkeypatch.setattr("durabus.pipeline.lake_lock.time.sleep", lambda _: first.close())
         with lake_lock(str(tmp_path), wait=60.0):
             pass
 
 
 def test_every_column_of_the_log_is_in_bronze(lake: Lake) -> None:
     assert set(COLUMNS) < set(EVENT_LOG.columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("file:/x/lake", "file:/x/lake"),
+        ("file:///x/lake/", "file:///x/lake"),
+        ("dbfs:/lake", "dbfs:/lake"),
+        ("s3a://bucket/lake/", "s3a://bucket/lake"),
+        ("~/lake", str(Path("~/lake").expanduser())),
+        ("lake", str(Path("lake").absolute())),
+        (Path("/x/lake"), "/x/lake"),
+    ],
+)
+def test_a_lake_is_a_folder_or_a_url(given: str | Path, path: str) -> None:
+    assert lake_path(given) == path
+
+
+async def test_of_two_runs_on_a_lake_in_a_bucket_the_second_is_refused(
+    spark: SparkSession, url: str, store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On such a lake no file can be locked, so the lock is in the store. This holds for every command that writes."""
+    monkeypatch.setattr("durabus.pipeline.lake_lock.KILLED_WITHIN", 0.0)
+    lake = Lake(spark, f"file:{tmp_path}/lake")
+    pipeline = Pipeline(lake, url)
+    with StoreSession(url) as session, alone(lake.path, session), StoreSession(url) as other:
+        writers = (
+            lambda: pipeline.run(PipelinePart.ARCHIVE),
+            lambda: rebuild(lake, EVENTS.name, [], session=other),
+            lambda: rollback(lake, EVENTS.name, session=other),
+            lambda: prove(lake, other),
+            lambda: compact(lake, keep_days=7, now=datetime.now(UTC), session=other),
+        )
+        for write in writers:
+            with pytest.raises(PipelineError, match=r"another run writes the lake file:.*: wait for it, or stop it"):
+                write()
+        with pytest.raises(PipelineError, match="is in a bucket: name its store, whose lock keeps two writers apart"):
+            rebuild(lake, EVENTS.name, [])
+        assert not lake.exists("bronze.event_log")
+    pipeline.run(PipelinePart.ARCHIVE)
+    assert lake.tables() == ["bronze.event_log", "bronze.quarantine", "ops.runs"]
+
+
+async def test_a_run_that_loses_the_lock_of_its_lake_stops(
+    spark: SparkSession, url: str, store: EventStore, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(Lake(spark, f"file:{tmp_path}/lake"), url)
+    with StoreSession(url) as session, alone(pipeline._lake.path, session) as pipeline._keeping:
+        database = sqlite3.connect(tmp_path / "bus.db")
+        with database:
+            assert database.execute("DELETE FROM locks").rowcount == 1
+        database.close()
+        assert pipeline._keeping is not None
+        with pytest.raises(LeaseLost):
+            pipeline._keeping.result(60.0)
+        with pytest.raises(LeaseLost):
+            pipeline._steps(RunStep(name="analyze", work=lambda: (0, None)))

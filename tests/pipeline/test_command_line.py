@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import History
 
 from durabus import ManualClock, open_store
+from durabus.cli.lake import print_result
 from durabus.cli.main import main
-from durabus.cli.pipeline import _print_result, pipeline
+from durabus.cli.pipeline import pipeline
 from durabus.pipeline.lake import QueryResult, first_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +66,7 @@ def test_a_command_prints_its_result_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_numbers_of_a_table_stand_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"type": "order.placed", "events": 5}, {"type": "mail.sent", "events": 1200}]
-    _print_result(QueryResult(["type", "events"], rows), as_json=False)
+    print_result(QueryResult(["type", "events"], rows), as_json=False)
     head, _, *lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert len({len(line) for line in (head, *lines)}) == 1
 
@@ -111,6 +112,7 @@ async def test_every_documented_command_works_as_typed(
     assert "hourly_counters v1" in told["pipeline status"]
     assert "silver.attempts" in told["pipeline tables"]
     assert "log entries trimmed" in told["pipeline trim"]
+    assert re.search(r"not archived yet +0\b", told["pipeline prove"])
     durabus("pipeline", "trim", "--older-than", "0", "--store", "sqlite:///shop.db")
     assert await store.get_event(1) is None
     shown, _ = durabus("events", "show", "1", "--lake", "lake", "--store", "sqlite:///shop.db")
@@ -146,6 +148,7 @@ def expect_every_chart(report: Path) -> None:
 
 
 def test_every_command_can_print_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"run", "sql", "rebuild", "rollback", "prove", "trim", "forget", "compact"} <= set(pipeline)
     for name in pipeline:
         if not name.startswith("-"):
             assert main(["pipeline", name, "--help"]) == 0

@@ -61,3 +61,26 @@ def test_the_job_runs_by_spark_submit(tmp_path: Path, url: str, part: str) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["COMPLETED: 1", "PICKED: 1", "PUBLISHED: 3"]
     assert (tmp_path / "lake" / "gold").exists() is (part == "all")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("part", ["archive", pytest.param("all", marks=pytest.mark.long)])
+def test_one_command_runs_on_a_standalone_cluster(tmp_path: Path, part: str) -> None:
+    """A master and two workers are started. Both workers have an executor, which needs Delta's jars and durabus."""
+    executor = QUICK["spark.driver.extraJavaOptions"]
+    quick = {**QUICK, "spark.executor.extraJavaOptions": executor}
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in quick.items()))
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "pipeline_cluster.py", part],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_DAEMON_JAVA_OPTS": executor},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["a cluster with two workers: spark://127.0.0.1:PORT", "executors: 2"]
+    assert lines[-1].split() == ["order.placed", "PUBLISHED", "12000"]

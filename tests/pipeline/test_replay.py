@@ -29,6 +29,7 @@ CHOICES = [
     (Choice(types=("order.placed", "mail.*")), [1, 2, 5, 6]),
     (Choice(tags=("b2b", "nowhere")), [3, 4]),
     (Choice(statuses=(EventStatus.FAILED,)), [3, 4]),
+    (Choice(statuses=(EventStatus.PENDING, EventStatus.PROCESSING)), [7]),
     (Choice(where="failures > 0 AND status = 'COMPLETED'"), [2, 6]),
     (Choice(bus="other"), []),
     (Choice(since=datetime.fromtimestamp(1_990_000_003, UTC)), [2, 3, 4, 5, 6]),

@@ -9,8 +9,9 @@ from pyspark.testing import assertSchemaEqual
 from tests.pipeline.history import History
 
 from durabus import Action, EventStore, LogEntry
+from durabus.model.settlement import Cancel
 from durabus.model.statuses import TERMINAL
-from durabus.pipeline.analytics import queue_depth
+from durabus.pipeline.analytics import failure_rate, latency, queue_depth, throughput
 from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
@@ -23,7 +24,7 @@ def ms(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else round((end - start) * 1000, 3)
 
 
-def expected_event(trail: list[LogEntry]) -> dict[str, object]:
+def expected_event(trail: list[LogEntry], payload: str) -> dict[str, object]:
     first, last = trail[0], trail[-1]
     picks = [entry for entry in trail if entry.action is Action.PICKED]
     ends = [entry for entry in trail if entry.status in TERMINAL]
@@ -40,7 +41,7 @@ def expected_event(trail: list[LogEntry]) -> dict[str, object]:
         "running_ms": ms(picks[-1].at_ts if picks else None, ended.at_ts if ended else None),
         "end_to_end_ms": ms(first.at_ts, ended.at_ts if ended else None),
         "worker_id": picks[-1].worker_id if picks else None,
-        "payload": ends[-1].payload_json if ends else None,
+        "payload": payload,
         "tags": list(first.tags) or None,
         "errors": (list(ends[-1].errors) or None) if ends else None,
         "last_error": next((entry.error for entry in reversed(trail) if entry.error), None),
@@ -88,6 +89,44 @@ async def test_a_claim_that_was_settled_late_is_one_attempt_and_no_failure(
     assert (depth["waiting"], depth["working"]) == (0, 0)
 
 
+async def test_a_cancelled_event_is_an_end_and_neither_success_nor_failure(
+    spark: SparkSession, url: str, store: EventStore, history: History
+) -> None:
+    for kind in ("waiting", "running", "retried", "late"):
+        event = await history.publish(kind)
+        if kind != "waiting":
+            (claim,) = await history.claim("host:9")
+        if kind == "retried":
+            await history.fail(claim, "boom", 60.0)
+        if kind == "late":
+            await store.settle_events([Cancel(claim.ref, "expired")])
+        else:
+            await store.cancel_event(event.id, reason="not wanted")
+    log = event_log(spark.read.format("durabus").option("url", url).load(), 0).cache()
+    made = events(log).cache()
+    found = {row["type"]: (row["status"], row["failures"], row["claims"]) for row in made.collect()}
+    assert found == {
+        "waiting": ("CANCELLED", 0, 0),
+        "running": ("CANCELLED", 0, 1),
+        "retried": ("CANCELLED", 1, 1),
+        "late": ("CANCELLED", 0, 1),
+    }
+    held = [(row["type"], row["fence"], row["outcome"], row["reason"]) for row in attempts(log).collect()]
+    assert sorted(held, key=str) == [
+        ("late", 1, "CANCELLED", "expired"),
+        ("retried", 1, "FAILED", None),
+        ("running", 1, "CANCELLED", "not wanted"),
+    ]
+    depth = queue_depth(log, 3600).orderBy(F.desc("since")).first()
+    assert depth is not None
+    assert (depth["waiting"], depth["working"]) == (0, 0)
+    rates = {row["type"]: (row["ended"], row["dead"], row["dead_share"]) for row in failure_rate(made).collect()}
+    assert set(rates.values()) == {(1, 0, None)}
+    (total,) = throughput(log, 3600).groupBy().sum("completed", "dead", "cancelled").collect()
+    assert tuple(total) == (0, 0, 4)
+    assert latency(made).count() == 0
+
+
 async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: EventStore, history: History) -> None:
     await history.varied()
     await store.requeue_dead_letters([3])
@@ -100,7 +139,9 @@ async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: Ev
     assert sorted(rows) == list(range(1, 8))
     for id_, row in rows.items():
         trail = await store.read_event_log(id_)
-        expected = expected_event(trail)
+        event = await store.get_event(id_)
+        assert event is not None
+        expected = expected_event(trail, event.payload_json)
         assert {name: row[name] for name in expected} == expected
         attempts = expected_attempts(trail)
         assert {fence for one, fence in held if one == id_} == set(attempts)

@@ -20,11 +20,11 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import ResultStatus
 from durabus.pipeline.analytics import STALE_AFTER, analyze
+from durabus.pipeline.gaps import archive_name
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.schema import COLUMNS
-from durabus.pipeline.verification import READER
 
 Digest = dict[str, tuple[int, int]]
 
@@ -96,7 +96,7 @@ async def test_every_store_can_be_archived_and_verified(other: str, lake: Lake) 
         await trade(store)
     Pipeline(lake, other).run(PipelinePart.ARCHIVE)
     async with opened(other) as store:
-        assert await store.read_position(READER) == await store.log_head()
+        assert await store.read_position(archive_name(lake)) == await store.log_head()
         assert lake.value("bronze.event_log", "count(*)") == await store.log_lag("")
 
 

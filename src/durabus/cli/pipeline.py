@@ -7,31 +7,37 @@ import time
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.lake import LAKE_DEFAULTS, LakeOptions, opened_lake, refuse_without_spark
+from durabus.cli.failures import CommandFailed
+from durabus.cli.lake import (
+    LAKE_DEFAULTS,
+    LakeOptions,
+    documents,
+    opened_lake,
+    print_result,
+)
+from durabus.cli.lake_upkeep import compact, declared_tables, forget, prove, rebuild, rollback, trim, utc
 from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, store_url
 from durabus.cli.output import age, console, pairs, plain, print_json, progress_bars, say, table
-from durabus.errors import EventNotFound
 from durabus.model.event import new_event_id
 from durabus.model.statuses import EventStatus
-from durabus.store.events import EventRef
 
 if TYPE_CHECKING:
     from durabus.pipeline.lake import QueryResult
-    from durabus.pipeline.projections import Projection
     from durabus.pipeline.replay import Replayed
 
 FOLLOW_EVERY = 10.0
-COMPACT_WAITS = 600.0
-"""Seconds to wait for the lake if another process uses it. ``run --follow`` frees it between its runs."""
 
 pipeline = App(
-    name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim, compact."
+    name="pipeline",
+    help="The event log as tables, on Spark: run, status, tables, sql, report, replay, "
+    "rebuild, rollback, prove, trim, forget, compact.",
 )
+for upkeep in (rebuild, rollback, prove, trim, forget, compact):
+    pipeline.command(upkeep)
 
 
 @pipeline.command
@@ -46,11 +52,18 @@ def run(
         str | None, Parameter(help="Payload field that identifies an entity. Adds two projections by this field.")
     ] = None,
     projections: Annotated[
-        str | None, Parameter(name="--projections", help="MODULE:LIST with your own projections.")
+        str | None,
+        Parameter(name="--projections", help="MODULE:LIST with projections, typed tables, expectations."),
     ] = None,
     stale_after: Annotated[
         float, Parameter(help="Seconds after which a claim without an end counts as stale.")
     ] = 300.0,
+    accept_gap: Annotated[
+        bool, Parameter(help="Go on where the log was trimmed before it was archived; ops.gaps notes it.", negative="")
+    ] = False,
+    rebuild_from: Annotated[
+        str | None, Parameter(help="Fill an empty lake with the log of this lake, if the store's log was trimmed.")
+    ] = None,
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
@@ -61,20 +74,22 @@ def run(
     url = store_url(common)
     refuse_absent_file(url)
     with opened_lake(options, create=True) as lake:
+        from durabus.pipeline.lake import Lake
         from durabus.pipeline.run import Pipeline, PipelinePart
         from durabus.pipeline.store_session import shown_url
 
-        chosen = _projections(entity, projections)
+        chosen = declared_tables(entity, projections)
         say(f"store {shown_url(url)}, lake {lake.path}, Spark {lake.spark.version} on {options.master}")
         if follow:
             lake.compact_by_itself()
-        wait = 0.0
+        wait, copy_of = 0.0, None if rebuild_from is None else Lake(lake.spark, rebuild_from)
         while True:
             with progress_bars() as bars:
-                Pipeline(lake, url, chosen, listener=bars).run(PipelinePart(part), stale_after=stale_after, wait=wait)
+                made = Pipeline(lake, url, chosen, listener=bars, accept_gap=accept_gap, copy_of=copy_of)
+                made.run(PipelinePart(part), stale_after=stale_after, wait=wait)
             if not follow:
                 break
-            wait = inf  # another process that uses the lake between two runs frees it again
+            wait, copy_of = inf, None  # another process that uses the lake between two runs frees it again
             time.sleep(FOLLOW_EVERY)
         if common.json:
             print_json({"steps": bars.done})
@@ -88,6 +103,7 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
     """
     refuse_absent_file(store_url(common))
     with opened_lake(options) as lake:
+        from durabus.pipeline.gaps import trimmed_unread
         from durabus.pipeline.status import LakeStatus, lake_status
 
         async def ask() -> tuple[LakeStatus, float]:
@@ -99,12 +115,16 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
         print_json(found)
         return
     facts = {
+        "lake": found.lake_id or "none yet: run the pipeline first",
         "archived": f"{found.archived:,} log entries",
         "behind the store": "unknown: an open transaction holds back the log"
         if found.behind is None
         else f"{found.behind:,}",
         "not verified": f"{found.unverified:,}",
         "quarantined": f"{found.quarantined:,}",
+        "trimmed unread": trimmed_unread(found.gaps),
+        "holds back trims": ", ".join(f"lake {name} ({lag:,})" for name, lag in found.followers.items() if lag)
+        or "none",
     }
     out = console()
     out.print(pairs(facts.items()))
@@ -117,6 +137,12 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
         made.add_row(name, f"{step.rows:,}", f"{step.seconds:.1f} s", ended, lag, plain(step.error or ""))
     out.print()
     out.print(made)
+    if found.expectations:
+        made = table("expectation", "table", "action", ("rows", number), ("broken", number))
+        for one in found.expectations:
+            made.add_row(plain(one.name), one.table_name, one.action, f"{one.rows:,}", f"{one.broken:,}")
+        out.print()
+        out.print(made)
 
 
 @pipeline.command
@@ -156,7 +182,7 @@ def sql(
         from durabus.pipeline.lake import ask_sql
 
         found = ask_sql(lake, query, limit=limit)
-    _print_result(found, as_json=common.json)
+    print_result(found, as_json=common.json)
     if len(found.rows) == limit:
         say(f"showing the first {limit} rows; use --limit for more")
 
@@ -219,8 +245,8 @@ def replay(
         from durabus.pipeline.replay import replay as publish_again
 
         choice = Choice(
-            since=_in_utc(since),
-            until=_in_utc(until),
+            since=utc(since),
+            until=utc(until),
             types=event_type,
             tags=tag,
             statuses=status,
@@ -248,106 +274,6 @@ def replay(
     _print_replayed(name, total, done, as_json=common.json)
 
 
-@pipeline.command
-def trim(
-    *,
-    older_than: Annotated[
-        float, Parameter(help="Keep entries of events that ended within this many seconds.")
-    ] = 86_400.0,
-    common: Common = DEFAULTS,
-) -> None:
-    """Trim the store's log, but only entries whose copy in the lake was verified.
-
-    Example: durabus pipeline trim --store sqlite:///bus.db --older-than 604800
-    """
-    refuse_without_spark()
-    from durabus.pipeline.verification import trim as trim_verified
-
-    async def go() -> int:
-        async with opened_store(common) as store:
-            return await trim_verified(store, older_than=older_than)
-
-    gone = asyncio.run(go())
-    if common.json:
-        print_json({"trimmed_entries": gone})
-    else:
-        print(f"{gone:,} log entries trimmed")
-
-
-@pipeline.command
-def compact(
-    *,
-    keep_days: Annotated[float, Parameter(help="Days for which older versions of the tables stay readable.")] = 7.0,
-    options: LakeOptions = LAKE_DEFAULTS,
-    common: Common = DEFAULTS,
-) -> None:
-    """Merge small files into large ones, and delete files that only older versions need.
-
-    Example: durabus pipeline compact --lake lake --keep-days 30
-    """
-    with opened_lake(options) as lake:
-        from durabus.pipeline.derive import compact as compact_all
-
-        now = datetime.now(UTC)  # clock: which files are old
-        done = compact_all(lake, keep_days=keep_days, now=now, wait=COMPACT_WAITS)
-    if common.json:
-        print_json({"tables": done})
-        return
-    number = {"justify": "right"}
-    made = table("table", ("files before", number), ("files after", number))
-    for one in done:
-        made.add_row(one.name, f"{one.before:,}", f"{one.after:,}")
-    console().print(made)
-
-
-def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
-    """Print the audit trail of an event that the store has trimmed."""
-    with opened_lake(LakeOptions(lake=lake)) as found:
-        from durabus.pipeline.lake import archived_trail
-
-        trail = archived_trail(found, ref)
-    if not trail.rows:
-        raise EventNotFound(ref)
-    if as_json:
-        print_json({"event": None, "archived": _documents(trail)})
-        return
-    say("the store has trimmed this event; this is its copy in the lake")
-    last = trail.rows[-1]
-    shown = {
-        name: str(last[name]) for name in ("event_id", "bus", "type", "status", "payload") if last[name] is not None
-    }
-    out = console()
-    out.print(pairs((name, plain(value)) for name, value in shown.items()))
-    made = table("at", "action", "try", "worker", "error")
-    for row in trail.rows:
-        made.add_row(
-            str(row["at"]), row["action"], str(row["attempt"]), plain(row["worker_id"] or ""), plain(row["error"] or "")
-        )
-    out.print()
-    out.print(made)
-
-
-def _in_utc(given: datetime | None) -> datetime | None:
-    """The time as UTC, unless it has an offset."""
-    return given if given is None or given.tzinfo is not None else given.replace(tzinfo=UTC)
-
-
-def _projections(entity: str | None, target: str | None) -> list[Projection]:
-    from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
-
-    chosen = [hourly_counters()]
-    if entity is not None:
-        chosen += [latest_state(entity), journeys(entity)]
-    if target is not None:
-        from durabus.cli.worker import load_object
-
-        found = load_object(target)
-        if not isinstance(found, list | tuple) or not all(isinstance(one, Projection) for one in found):
-            raise CommandFailed(f"{target} is not a list of projections", code=Exit.USAGE)
-        chosen += found
-    return chosen
-
-
 def _print_replayed(name: str, total: int, done: Replayed, *, as_json: bool) -> None:
     if as_json:
         print_json({"replay_id": name, "chosen": total, "published": done.published, "known": done.known})
@@ -357,27 +283,7 @@ def _print_replayed(name: str, total: int, done: Replayed, *, as_json: bool) -> 
 
 def _print_dry_run(total: int, groups: QueryResult, *, as_json: bool) -> None:
     if as_json:
-        print_json({"events": total, "groups": _documents(groups)})
+        print_json({"events": total, "groups": documents(groups)})
         return
-    _print_result(groups, as_json=False)
+    print_result(groups, as_json=False)
     print(f"dry run: {total:,} events would be published")
-
-
-def _print_result(found: QueryResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_documents(found))
-        return
-    number = {"justify": "right"}
-    numbers = {name for name in found.columns if all(isinstance(row[name], int | float) for row in found.rows)}
-    made = table(*((name, number) if name in numbers else name for name in found.columns))
-    for row in found.rows:
-        made.add_row(*("" if row[name] is None else plain(str(row[name])) for name in found.columns))
-    console().print(made)
-
-
-def _documents(found: QueryResult) -> list[dict[str, Any]]:
-    return [{name: _document(value) for name, value in row.items()} for row in found.rows]
-
-
-def _document(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | list | dict | None) else str(value)

@@ -11,7 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.errors import InvalidEventError, PipelineError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.statuses import Action, EventStatus
+from durabus.pipeline.gaps import follow
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.news import News
 from durabus.pipeline.schema import EVENT_LOG, QUARANTINE
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
 from durabus.pipeline.source import ROWS_PER_PARTITION, pages_of, read_log_part
@@ -23,6 +25,7 @@ ROWS_PER_BATCH = 2_000_000
 """Maximum number of entries in one commit. Batches are large, because a commit takes about a second for any size."""
 
 APP = "durabus.archive"
+_END, _SEARCHED = "end", "searched"
 _WHICH = tuple(LOG_COLUMNS.index(name) for name in ("event_id", "action"))
 
 OnBatch = Callable[[int], None]
@@ -49,17 +52,25 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 def bronze_end(lake: Lake) -> Reached:
     """Return the end of bronze. This is cheap for any number of rows: Delta knows the file with the largest ``seq``."""
+    known: Reached | None = lake.memory.get(EVENT_LOG.name, _END)
+    if known is not None:
+        return known
     newest = lake.value(EVENT_LOG.name, "max(seq)")
-    if newest is None:
-        return Reached()
-    last = lake.read(EVENT_LOG.name).where(F.col("seq") >= newest - 1).orderBy("seq")
-    *before, row = last.select("position", "event_id", "action").collect()
-    return Reached(
-        rows=int(newest) + 1,
+    return Reached() if newest is None else _end_from(lake, int(newest) - 1)
+
+
+def _end_from(lake: Lake, seq: int) -> Reached:
+    """Return the end of bronze, which has an entry with this ``seq`` or a greater one."""
+    log = lake.read(EVENT_LOG.name).where(F.col("seq") >= seq).select("seq", "position", "event_id", "action")
+    row, *before = log.orderBy(F.desc("seq")).limit(2).collect()
+    reached = Reached(
+        rows=row["seq"] + 1,
         position=row["position"],
         before=before[0]["position"] if before else START,
         entry=(row["event_id"], row["action"]),
     )
+    lake.memory.keep(EVENT_LOG.name, _END, reached)
+    return reached
 
 
 def event_log(log: DataFrame, first_seq: int) -> DataFrame:
@@ -100,9 +111,12 @@ class Archive:
     writers that begin at the same row. A killed run may leave such a writer behind: its Java may still commit.
     """
 
-    def __init__(self, lake: Lake, session: StoreSession, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
+    def __init__(
+        self, lake: Lake, session: StoreSession, *, rows_per_batch: int = ROWS_PER_BATCH, accept_gap: bool = False
+    ) -> None:
         self._lake = lake
         self._session = session
+        self._accept_gap = accept_gap
         self.end = Reached()
         """The end of bronze after the last ``begin`` or ``run``."""
         self._rows_per_task = min(rows_per_batch, ROWS_PER_PARTITION)
@@ -116,26 +130,32 @@ class Archive:
         head = self._session.ask(lambda store: store.log_head())
         while reached.position != head and (ends := self._cut(reached.position, head)):
             self._write(reached, ends)
-            total, reached = reached.rows, bronze_end(self._lake)
+            total, reached = reached.rows, self._read_back(reached)
             if reached.rows <= total:
                 raise PipelineError(
                     f"{EVENT_LOG.name} did not grow beyond row {total}: it was restored to an older version or another "
                     "run writes it; archive into a new lake"
                 )
             on_batch(reached.rows)
-        self._lake.create(EVENT_LOG)  # if the log is empty, no batch has created it
         self.end = reached
         return Archived(rows=reached.rows - before, total=reached.rows)
+
+    def _read_back(self, before: Reached) -> Reached:
+        """Return the end of bronze after a write, as the table has it."""
+        return _end_from(self._lake, before.rows - 1) if before.rows else bronze_end(self._lake)
 
     def begin(self) -> Reached:
         """Return the end of bronze. Raises ``PipelineError`` if the store's log has another entry at this position.
 
         Positions are small numbers in some stores. Without this check, a run could append the log of a second store to
-        the log of the first, and no entry can be removed from bronze.
+        the log of the first, and no entry can be removed from bronze. From here on, no trim of the store passes the
+        verified position of this lake.
         """
+        self._lake.create(EVENT_LOG)  # its id is the name of the lake in the store
         reached = bronze_end(self._lake)
         if reached.rows:
             self._session.ask(lambda store: self._compare(store, reached))
+        follow(self._lake, self._session, reached.position, accept_gap=self._accept_gap)
         self.end = reached
         return reached
 
@@ -167,13 +187,21 @@ class Archive:
             raise PipelineError(f"archiving stopped: {root_cause(error)}") from error
 
 
-def quarantine(lake: Lake) -> int:
-    """Copy new entries that do not parse to ``bronze.quarantine``. Returns the number of rows of that table."""
+def quarantine(lake: Lake, news: News | None = None) -> int:
+    """Copy new entries that do not parse to ``bronze.quarantine``. Returns the number of rows of that table.
+
+    ``news`` are the entries that this run has added to bronze.
+    """
     lake.create(QUARANTINE)
-    newest = lake.value(QUARANTINE.name, "max(seq)")
-    bad = lake.read(EVENT_LOG.name).where(
-        F.col("unparsable").isNotNull() & (F.col("seq") > (-1 if newest is None else newest))
-    )
-    if not bad.isEmpty():
-        lake.append(bad, QUARANTINE, app=f"{APP}.quarantine", version=0 if newest is None else int(newest) + 1)
-    return int(lake.value(QUARANTINE.name, "count(*)"))
+    end = bronze_end(lake).rows
+    count, searched = lake.memory.get(QUARANTINE.name, _SEARCHED) or (None, 0)
+    clean = news is not None and news.first_seq <= searched and news.table["unparsable"].null_count == len(news.table)
+    if count is None or not (searched == end or clean):
+        newest = lake.value(QUARANTINE.name, "max(seq)")
+        since = max(searched, 0 if newest is None else int(newest) + 1)
+        bad = lake.read(EVENT_LOG.name).where(F.col("unparsable").isNotNull() & (F.col("seq") >= since))
+        if not bad.isEmpty():
+            lake.append(bad, QUARANTINE, app=f"{APP}.quarantine", version=0 if newest is None else int(newest) + 1)
+        count = int(lake.value(QUARANTINE.name, "count(*)"))
+    lake.memory.keep(QUARANTINE.name, _SEARCHED, (count, end))
+    return int(count)

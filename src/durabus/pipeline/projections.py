@@ -1,9 +1,11 @@
-"""Projections over ended events: declared once, updated by every run, and rebuilt on request."""
+"""Projections over events: declared once, updated by every run, and rebuilt on request."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import ConfigurationError
-from durabus.model.pattern import ANY, check_pattern
+from durabus.model.pattern import ANY, check_pattern, matches
+from durabus.model.upcasting import upcasted_types, upcasters_of
 
 Build = Callable[[DataFrame], DataFrame]
 
@@ -19,14 +22,17 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A table made of ended events, one row per key.
+    """A table made of events, one row per key.
 
     - ``key``: the columns of the table's key, each with its SQL expression over ``silver.events``. The input of
       ``build`` has these columns. Events with a NULL in one of them are left out.
     - ``types``: patterns of the event types that it uses.
+    - ``live``: whether it uses an event from its publishing on, with the status of that time. Otherwise it uses ended
+      events only.
     - ``build`` (DataFrame -> DataFrame) or ``sql`` (a SELECT over ``{events}``) computes the rows. A row must depend
       only on the events of its key: then an update of the changed keys gives the same table as a rebuild.
-    - A new ``version`` is built beside the old table and takes over its name when it is complete.
+    - A new ``version`` is built beside the old table and takes over its name when it is complete. A changed formula
+      with the same version replaces the table in one commit.
     """
 
     name: str
@@ -34,6 +40,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     build: Build | None = None
     sql: str | None = None
     types: tuple[str, ...] = (ANY,)
+    live: bool = False
     version: int = 1
 
     def __post_init__(self) -> None:
@@ -55,11 +62,56 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         """The name of its table."""
         return f"gold.{self.name}_v{self.version}"
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what computes the rows: key, types, ``live``, the SQL or the source of ``build``, and upcasters."""
+        formula = self.sql if self.build is None else source_of(self.build)
+        parts = (sorted(self.key.items()), self.types, self.live, formula, upcasting_source(self.types))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     def rows(self, events: DataFrame) -> DataFrame:
         """Return the rows for these events."""
         if self.build is not None:
             return self.build(events)
         return events.sparkSession.sql(self.sql or "", args=None, events=events)
+
+
+def upcasting_source(types: Sequence[str]) -> str:
+    """Return the text of the upcasters of the event types that match one of these patterns."""
+    return repr(
+        [
+            (one, version, step.to, source_of(step.function))
+            for one in upcasted_types()
+            if any(matches(pattern, one) for pattern in types)
+            for version, step in sorted(upcasters_of(one).items())
+        ]
+    )
+
+
+def source_of(function: Callable[..., Any], seen: frozenset[str] = frozenset()) -> str:
+    """Return the text of a function, of the values that it takes from outside, and of functions of its own module.
+
+    A function without a source file is described by its bytecode.
+    """
+    function = inspect.unwrap(function)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if name in seen or not inspect.isfunction(function):
+        return name
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = f"{function.__code__.co_code!r} {function.__code__.co_consts!r}"
+    outside = inspect.getclosurevars(function)
+    used = sorted({**outside.globals, **outside.nonlocals}.items())
+    return "\n".join([text, *(f"{key} = {_value_of(value, function, seen | {name})}" for key, value in used)])
+
+
+def _value_of(value: Any, function: Callable[..., Any], seen: frozenset[str]) -> str:
+    if inspect.isfunction(value) and value.__module__ == function.__module__:
+        return source_of(value, seen)
+    # The text of other objects may contain an address, which differs in every process.
+    plain = isinstance(value, str | int | float | bool | bytes | tuple | list | dict | None)
+    return repr(value) if plain and " at 0x" not in repr(value) else type(value).__qualname__
 
 
 def of_types(types: tuple[str, ...]) -> Column:
@@ -82,7 +134,8 @@ def hourly_counters(**options: Any) -> Projection:
         return events.groupBy("bus", "type", "hour").agg(
             F.count("*").alias("events"),
             F.count_if(F.col("status") == "COMPLETED").alias("completed"),
-            F.count_if(F.col("status") != "COMPLETED").alias("dead"),
+            F.count_if(F.col("status").isin("FAILED", "COMPLETED_WITH_ERRORS")).alias("dead"),
+            F.count_if(F.col("status") == "CANCELLED").alias("cancelled"),
             F.count_if(F.col("attempts") > 1).alias("retried"),
             F.sum("claims").alias("claims"),
             F.min("end_to_end_ms").alias("fastest_ms"),

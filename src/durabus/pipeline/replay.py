@@ -16,7 +16,7 @@ from durabus.errors import ConfigurationError, PipelineError
 from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import check_name
 from durabus.model.payload import decode_payload
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import TERMINAL, EventStatus
 from durabus.pipeline.lake import QueryResult, first_rows
 from durabus.pipeline.projections import of_types
 from durabus.pipeline.session import SPARK_ERRORS, first_line
@@ -32,7 +32,10 @@ MAX_GROUPS = 1_000
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions for events to replay. An event must meet every condition that is set."""
+    """The conditions for events to replay. An event must meet every condition that is set.
+
+    Without ``statuses``, only ended events are chosen: the store still handles the others.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
@@ -65,8 +68,7 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
         found = found.where(of_types(choice.types))
     if choice.tags:
         found = found.where(F.arrays_overlap("tags", F.array(*map(F.lit, choice.tags))))
-    if choice.statuses:
-        found = found.where(F.col("status").isin([status.value for status in choice.statuses]))
+    found = found.where(F.col("status").isin([status.value for status in choice.statuses or TERMINAL]))
     if choice.bus is not None:
         found = found.where(F.col("bus") == choice.bus)
     if choice.where is not None:

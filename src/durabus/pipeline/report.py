@@ -15,8 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.analytics import three_digits
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
+from durabus.pipeline.expectations import newest_results
+from durabus.pipeline.gaps import read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
-from durabus.pipeline.schema import EVENT_LOG, EVENTS
+from durabus.pipeline.schema import EVENT_LOG, EVENTS, EXPECTATIONS
 
 POINTS = 200
 """Maximum number of points of a line, for a history of any length."""
@@ -36,7 +38,7 @@ def report(lake: Lake, *, made_at: datetime) -> str:
         "failures": _failures(lake.read("gold.failure_rate")),
         "dead": _dead(lake.read("gold.dead_letters")),
         "handlers": _table(
-            lake.read("gold.handler_failures").orderBy(F.desc("failed")), "No handler results were kept."
+            lake.read("gold.handler_failures").orderBy(F.desc("failed")), "No handler has ended an event."
         ),
         "stale": _table(
             lake.read("gold.stale_workers").orderBy(F.desc("claims")), "No worker holds a claim for too long."
@@ -44,6 +46,7 @@ def report(lake: Lake, *, made_at: datetime) -> str:
         "abandoned": _table(
             lake.read("gold.abandoned_attempts").orderBy(F.desc("attempts")), "No claim was lost to a dead worker."
         ),
+        "expectations": _expectations(lake),
     }
     for name, part in parts.items():
         page = page.replace(f"<!-- {name} -->", part)
@@ -57,6 +60,7 @@ def _tiles(lake: Lake) -> str:
             F.count("*").alias("events"),
             F.count_if(F.col("status") == "COMPLETED").alias("completed"),
             F.count_if(F.col("status").isin("FAILED", "COMPLETED_WITH_ERRORS")).alias("dead"),
+            F.count_if(F.col("status") == "CANCELLED").alias("cancelled"),
             F.count_if(F.col("ended_at").isNull()).alias("live"),
             F.percentile(three_digits("end_to_end_ms"), 0.95).alias("p95"),
         )
@@ -68,10 +72,14 @@ def _tiles(lake: Lake) -> str:
         ("events", f"{row['events']:,}", ""),
         ("completed", f"{row['completed']:,}", "good"),
         ("dead letters", f"{row['dead']:,}", "bad" if row["dead"] else ""),
+        ("cancelled", f"{row['cancelled']:,}", ""),
         ("not ended yet", f"{row['live']:,}", ""),
         ("end to end, p95", "none yet" if row["p95"] is None else duration(row["p95"]), ""),
         ("log entries archived", f"{entries:,}", ""),
     ]
+    gaps = read_gaps(lake)
+    if gaps:
+        tiles.append(("trimmed before they were archived", trimmed_unread(gaps), "bad"))
     return "".join(f'<div class="tile {style}"><b>{value}</b><span>{name}</span></div>' for name, value, style in tiles)
 
 
@@ -167,6 +175,19 @@ def _dead(rows: DataFrame) -> str:
 
 def _of_bus(row: Row) -> str:
     return str(row["type"]) if row["bus"] == "default" else f"{row['bus']} / {row['type']}"
+
+
+def _expectations(lake: Lake) -> str:
+    if not lake.exists(EXPECTATIONS.name):
+        return '<p class="nothing">No expectation is declared.</p>'
+    head = "".join(
+        f"<th>{name}</th>" for name in ("expectation", "table", "action", "rows", "broken", "first broken row")
+    )
+    body = ""
+    for one in newest_results(lake):
+        cells = (one.name, one.table_name, one.action, one.rows, one.broken, one.samples[0] if one.samples else None)
+        body += f"<tr>{''.join(_cell(cell) for cell in cells)}</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _table(rows: DataFrame, nothing: str) -> str:

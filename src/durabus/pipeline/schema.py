@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 from durabus.model.log_entry import LOG_COLUMNS
+from durabus.model.statuses import Action
 
 _TEXT, _WHOLE, _REAL, _INSTANT = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
 _KINDS = {
@@ -109,7 +110,7 @@ EVENT_LOG = Table(
     searched_by=("seq", "position", "id", "event_id", "at", "created_at"),
 )
 """Every entry of the log, once, as the store had it. ``seq`` counts them in commit order; ``unparsable`` is set where a
-column does not parse."""
+column does not parse. In addition, a PUBLISHED entry has the payload if its event was live when it was archived."""
 
 QUARANTINE = Table(name="bronze.quarantine", ddl=EVENT_LOG.ddl, append_only=True)
 """The entries with ``unparsable``, for people who repair them."""
@@ -138,6 +139,16 @@ ATTEMPTS = Table(
 )
 """One row per claim: its worker, its begin and end, and its outcome (NULL: it still runs)."""
 
+REFUSED = Table(
+    name="silver.quarantine",
+    ddl=(
+        "table_name STRING, id BIGINT, event_id STRING, type STRING, published_at TIMESTAMP, reason STRING, "
+        "payload STRING"
+    ),
+    key=("table_name", "id"),
+)
+"""The events that a typed table lacks, with the reason."""
+
 RUNS = Table(
     name="ops.runs",
     ddl=(
@@ -148,5 +159,29 @@ RUNS = Table(
 )
 """One row per step of a run. The ``watermark`` of a projection is the last ``seq`` that it has seen."""
 
+GAPS = Table(
+    name="ops.gaps",
+    ddl=(
+        "gap_id STRING, reason STRING, after STRING, until STRING, entries BIGINT, missing BIGINT, noted_at TIMESTAMP"
+    ),
+    append_only=True,
+)
+"""The gap ledger: parts of the log that were trimmed before they were archived. The newest row of a gap counts."""
+
+EXPECTATIONS = Table(
+    name="ops.expectations",
+    ddl=(
+        "run_id STRING, name STRING, table_name STRING, action STRING, rows BIGINT, broken BIGINT, "
+        "samples ARRAY<STRING>, checked_at TIMESTAMP"
+    ),
+    append_only=True,
+)
+"""One row per expectation and run: how many rows of the table break it, and the first of them as JSON."""
+
 EVENT_LOG_COLUMNS = COLUMNS
-CORE_TABLES = (EVENT_LOG, QUARANTINE, EVENTS, ATTEMPTS, RUNS)
+IN_THE_LOG = tuple(
+    f"CASE WHEN action <> '{Action.PUBLISHED.value}' THEN payload END" if name == "payload" else name
+    for name in COLUMNS
+)
+"""SQL for each column as the store's log has it, which has no payload in PUBLISHED entries."""
+CORE_TABLES = (EVENT_LOG, QUARANTINE, EVENTS, ATTEMPTS, REFUSED, RUNS, GAPS, EXPECTATIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from durabus.pipeline.jars import check_java, class_path
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """The errors of Spark. Errors of Delta that PySpark does not know are of the second class."""
+_IN_THIS_PROCESS = re.compile(r"local(\[.*\])?")
+_IN_THIS_HOST = re.compile(r"local|spark://(127\.|localhost\b)")
+"""Masters whose executors reach the driver under its loopback address."""
 _DISK_FULL = "No space left on device"
 _UNKNOWN_CLASS = "Cannot find main error class"
 
@@ -46,16 +50,22 @@ CONF: dict[str, str] = {
 }
 """Settings of every session of the pipeline, on a laptop and on a cluster."""
 
+FEW_ROWS: dict[str, str] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Settings for queries on few rows. Compiling generated code and planning each stage anew take longer than such a
+query itself. ``with_few_rows`` sets them for a while."""
+
 QUICK: dict[str, str] = {
     # By default Java's quick compiler has 48 MB for code; Spark needs twice that. Spark also has 200 MB of classes.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=320m -Xmn320m "
         "-XX:-UsePerfData"
     ),
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
+    **FEW_ROWS,
     # Rewriting a small file is faster than marking its rows as deleted.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
     # Delta's default starts a process for every file that it looks at. This one supports one Java at a time.
@@ -73,14 +83,16 @@ def spark_session(
     messages: Path | None = None,
     kafka: bool = False,
 ) -> SparkSession:
-    """Return a Spark session for the pipeline: the running one, or else a new local one in this process.
+    """Return a Spark session for the pipeline: the running one, or else a new one, local or on a cluster.
 
     ``messages`` is a file for the output of Java and the workers, instead of this process's stderr. ``kafka`` adds
     Spark's own connector to Kafka, see ``durabus.pipeline.public_lane``.
     """
     if is_running():
         return SparkSession.builder.getOrCreate()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    jars = class_path(kafka=kafka)
+    if _IN_THIS_HOST.match(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.master": master,
@@ -88,7 +100,9 @@ def spark_session(
         "spark.driver.memory": memory,
         # Spark needs a folder for the names in SQL. It has no tables.
         "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
-        "spark.driver.extraClassPath": class_path(kafka=kafka),
+        "spark.driver.extraClassPath": jars,
+        # Executors are other processes, which fetch the jars from the driver.
+        **({} if _IN_THIS_PROCESS.fullmatch(master) else {"spark.jars": jars.replace(os.pathsep, ",")}),
         **CONF,
         **(conf or {}),
     }
@@ -104,6 +118,22 @@ def spark_session(
         raise PipelineError(f"Spark did not start: {first_line(error)}{where}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def with_few_rows(spark: SparkSession) -> Iterator[None]:
+    """Plan all queries of this session for few rows until the context ends."""
+    before = {name: spark.conf.get(name, None) for name in FEW_ROWS}
+    for name, value in FEW_ROWS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            if kept is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, kept)
 
 
 def is_running() -> bool:

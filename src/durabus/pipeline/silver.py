@@ -18,10 +18,21 @@ _ENDS_ATTEMPT = sorted(
         Action.RELEASED,
         Action.ABANDONED,
         Action.RESET,
+        Action.CANCELLED,
     )
 )
 _FAILS = [Action.FAILED.value, Action.ABANDONED.value]
-SETTLES = [action.value for action in (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.RELEASED)]
+SETTLES = [
+    action.value
+    for action in (
+        Action.COMPLETED,
+        Action.COMPLETED_WITH_ERRORS,
+        Action.FAILED,
+        Action.RELEASED,
+        Action.CANCELLED,
+    )
+]
+_SUCCEEDS = [action.value for action in (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.RELEASED)]
 OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
 """The actions of the entries that ``silver.attempts`` uses."""
 REPLAY_OF = "durabus_replay_of"
@@ -38,15 +49,14 @@ def events(log: DataFrame) -> DataFrame:
         F.max("type").alias("type"),
         F.max(F.struct("seq", "status", "generation", "attempt", "at")).alias("last"),
         F.max(F.when(ended, F.struct("seq", "at", "payload", "errors", "results"))).alias("end"),
+        F.max(F.when(action == Action.PUBLISHED.value, F.col("payload"))).alias("published"),
         F.max(F.when(described, F.struct("seq", "tags", "metadata", "parent_id"))).alias("about"),
         F.collect_list(F.when(F.col("error").isNotNull(), F.struct("seq", "error", "fence", "action"))).alias(
             "troubles"
         ),
         F.collect_set(F.when(action.isin(_FAILS), F.col("fence"))).alias("failed"),
         F.collect_set(F.when(action.isin(SETTLES), F.col("fence"))).alias("settled"),
-        F.collect_set(F.when(action.isin(SETTLES) & (action != Action.FAILED.value), F.col("fence"))).alias(
-            "not_failed"
-        ),
+        F.collect_set(F.when(action.isin(_SUCCEEDS), F.col("fence"))).alias("not_failed"),
         F.max(F.when(action == Action.PICKED.value, F.struct("seq", "at", "worker_id"))).alias("picked"),
         F.min(F.when(action == Action.PICKED.value, F.col("at"))).alias("picked_at"),
         F.min("created_at").alias("published_at"),
@@ -79,7 +89,7 @@ def events(log: DataFrame) -> DataFrame:
         F.from_json("about.tags", "ARRAY<STRING>").alias("tags"),
         F.col("about.parent_id").alias("parent_id"),
         _json_or_null(metadata).alias("metadata"),
-        _json_or_null(F.col("end.payload")).alias("payload"),
+        _json_or_null(F.coalesce("end.payload", "published")).alias("payload"),
         _json_or_null(F.col("end.results")).alias("results"),
         F.get_json_object(metadata, f"$.{REPLAY_OF}").alias("replay_of"),
         "first_seq",
@@ -96,9 +106,15 @@ def _is_not_taken_back(trouble: Column) -> Column:
 def attempts(log: DataFrame) -> DataFrame:
     """Return ``silver.attempts``: one row for each claim. ``log`` has all entries of a claim or none."""
     action = F.col("action")
-    over = action.isin(_ENDS_ATTEMPT)
+    cancelled = action == Action.CANCELLED.value
+    over = action.isin(_ENDS_ATTEMPT) & ~cancelled
+    ended = F.struct("seq", "action", "at", "error", "reason", "execution_time_ms")
+    # A cancellation that revokes a claim has the next fence. So it counts for both fences, and ends a claim that has no
+    # other end.
+    fences = F.when(cancelled, F.array("fence", F.col("fence") - 1)).otherwise(F.array("fence"))
     grouped = (
         log.where(action.isin(OF_ATTEMPTS))
+        .withColumn("fence", F.explode(fences))
         .groupBy("id", "fence")
         .agg(
             F.max("event_id").alias("event_id"),
@@ -107,9 +123,11 @@ def attempts(log: DataFrame) -> DataFrame:
             F.max("generation").alias("generation"),
             F.max(F.when(action == Action.PICKED.value, F.struct("seq", "attempt", "worker_id", "at"))).alias("picked"),
             F.min(F.when(action == Action.STARTED.value, F.col("at"))).alias("started_at"),
-            F.max(F.when(over, F.struct("seq", "action", "at", "error", "reason", "execution_time_ms"))).alias("end"),
+            F.coalesce(F.max(F.when(over, ended)), F.max(F.when(cancelled, ended))).alias("end"),
             F.max("seq").alias("last_seq"),
+            F.count_if(~cancelled).alias("own"),
         )
+        .where("own > 0")
     )
     return grouped.select(
         "id",

@@ -12,6 +12,7 @@ Spark finds the source without a register call, through the package ``pyspark_du
     pieces                     batch only, instead of these three: the result of ``pieces_between`` as JSON, for a
                                log that is already cut
     maxRowsPerTrigger          stream only: maximum number of entries in one micro-batch
+    payloads          true     false: PUBLISHED entries of live events lack the payload, as they do in the log
     bus, type, action          only entries of this bus, of types under this glob, with one of these actions (a,b)
 
 The last three drop rows in the reader. The source does not use Spark's filter pushdown: Spark 4.2.0 keeps the filters
@@ -35,6 +36,7 @@ from durabus.errors import ConfigurationError
 from durabus.model.log_entry import LOG_COLUMNS, LogRows
 from durabus.model.pattern import check_pattern, matches
 from durabus.model.statuses import Action
+from durabus.pipeline.payloads import with_payloads
 from durabus.pipeline.schema import SPARK, record_batch
 from durabus.pipeline.store_session import StoreSession
 from durabus.store.contract import EventStore
@@ -45,6 +47,10 @@ ROWS_PER_PAGE = 10_000
 """Entries that the reader gets from a store in one call. They become one Arrow batch."""
 MAX_PARTITIONS = 10_000
 ALL = 2**62
+OPTIONS = (
+    *("url", "after", "until", "rowsPerPartition", "pieces", "maxRowsPerTrigger", "payloads", "bus", "type", "action"),
+)
+_OPTIONS = {name.lower() for name in OPTIONS}
 
 _BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
 
@@ -71,6 +77,7 @@ class ReadRequest:
             frozenset(Action(name) for name in options["action"].split(",")) if "action" in options else None
         )
         self.everything = self._bus is None and self._type is None and self._actions is None
+        self.payloads = truth_option(options, "payloads", default=True)
 
     def __call__(self, row: tuple[Any, ...]) -> bool:
         """Return whether this row meets the conditions."""
@@ -91,15 +98,17 @@ def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Pie
     return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
 
-def read_pages(log: StoreSession, after: str, ends: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows after a position, in pages with these ends.
+def read_pages(
+    log: StoreSession, after: str, ends: Sequence[str], *, payloads: bool = True
+) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows after a position, in pages with these ends. With ``payloads``, see ``with_payloads``.
 
     Each call reads a page up to its own end: a database that returns the first rows of a longer part may sort the whole
     part every time.
     """
     for end in ends:
         while after != end:
-            page = log.ask(partial(_read_page, after=after, until=end))
+            page = log.ask(partial(_read_page, after=after, until=end, payloads=payloads))
             if not page.rows:
                 break  # the rest of the page was trimmed
             yield page.rows
@@ -107,8 +116,9 @@ def read_pages(log: StoreSession, after: str, ends: Sequence[str]) -> Iterator[l
         after = end
 
 
-async def _read_page(store: EventStore, *, after: str, until: str) -> LogRows:
-    return await store.read_log_rows(after=after, until=until, limit=ROWS_PER_PAGE)
+async def _read_page(store: EventStore, *, after: str, until: str, payloads: bool) -> LogRows:
+    page = await store.read_log_rows(after=after, until=until, limit=ROWS_PER_PAGE)
+    return LogRows(await with_payloads(store, page.rows), page.next) if payloads else page
 
 
 def pages_of(rows: int) -> tuple[int, int]:
@@ -123,7 +133,9 @@ def pieces_between(after: str, ends: Sequence[str], rows: int) -> Pieces:
     return [(ends[n - 1] if n else after, tuple(ends[n : n + pages]), n * page) for n in range(0, len(ends), pages)]
 
 
-def read_log_part(spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int) -> DataFrame:
+def read_log_part(
+    spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int, *, payloads: bool = True
+) -> DataFrame:
     """Return the rows of ``format("durabus")`` for the part of the log that was cut into pages with these ends.
 
     The driver reads a single page itself. Spark would start two Pythons to plan the task and one to run it, which takes
@@ -131,8 +143,9 @@ def read_log_part(spark: SparkSession, log: StoreSession, after: str, ends: Sequ
     """
     if len(ends) > 1:
         pieces = msgspec.json.encode(pieces_between(after, ends, rows)).decode()
-        return spark.read.format("durabus").option("url", log.url).option("pieces", pieces).load()
-    found = [row for page in read_pages(log, after, ends) for row in page]
+        reader = spark.read.format("durabus").option("url", log.url).option("payloads", payloads)
+        return reader.option("pieces", pieces).load()
+    found = [row for page in read_pages(log, after, ends, payloads=payloads) for row in page]
     page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]))
     return page.coalesce(1)  # one small file instead of several
 
@@ -142,6 +155,10 @@ class DurabusDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        unknown = sorted(name for name in options if name.lower() not in _OPTIONS)
+        if unknown:
+            hint = "load() takes no path here" if unknown == ["path"] else f"choose from {', '.join(OPTIONS)}"
+            raise ConfigurationError(f"the durabus source has no option {unknown[0]!r}: {hint}")
         if not options.get("url"):
             raise ConfigurationError('the durabus source needs option("url", …), as sqlite:///bus.db')
 
@@ -247,12 +264,22 @@ def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iter
     assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
     ordinal = partition.before
     with StoreSession(url) as log:
-        for rows in read_pages(log, partition.after, partition.ends):
+        for rows in read_pages(log, partition.after, partition.ends, payloads=wanted.payloads):
             if wanted.everything:
                 yield record_batch(rows, range(ordinal, ordinal + len(rows)))
             elif kept := [n for n, row in enumerate(rows) if wanted(row)]:
                 yield record_batch([rows[n] for n in kept], [ordinal + n for n in kept])
             ordinal += len(rows)
+
+
+def truth_option(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return the value of an option, which must be true or false."""
+    given = options.get(name)
+    if given is None:
+        return default
+    if given.lower() not in ("true", "false"):
+        raise ConfigurationError(f"{name}={given!r}: must be true or false")
+    return given.lower() == "true"
 
 
 def whole_option(options: MutableMapping[str, str], name: str, default: int) -> int:

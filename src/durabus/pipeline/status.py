@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
+from durabus.errors import InvalidEventError, PipelineError
 from durabus.pipeline.archive import bronze_end
+from durabus.pipeline.expectations import ExpectationResult, newest_results
+from durabus.pipeline.gaps import Gap, lake_id, read_gaps
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import RUNS
-from durabus.pipeline.verification import READER
 from durabus.store.contract import EventStore
+from durabus.store.log import ARCHIVE
 
 
 class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +35,17 @@ class LakeStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``behind`` is None while an open transaction hides entries from all readers, because it is unknown then.
     """
 
+    lake_id: str
     archived: int
     behind: int | None
     unverified: int
     quarantined: int
+    gaps: list[Gap]
+    followers: dict[str, int]
+    """The number of log entries that each lake of the store, by its id, has not verified: they cannot be trimmed."""
     steps: list[StepStatus]
+    expectations: list[ExpectationResult]
+    """The newest result of each expectation."""
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,16 +60,27 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 async def lake_status(lake: Lake, store: EventStore) -> LakeStatus:
     """Return the status of a lake and its store."""
-    bronze = bronze_end(lake)
-    verified = await store.read_position(READER)
-    behind = await store.log_lag(bronze.position)
-    unverified = await store.log_lag(verified) - behind
+    bronze, own = bronze_end(lake), lake_id(lake)
+    try:
+        behind = await store.log_lag(bronze.position)
+    except InvalidEventError as error:  # the store has never given out this position
+        raise PipelineError(
+            f"the lake {lake.path} is ahead of this store: the store was restored from an older copy, or it is another "
+            "store; keep this lake as it is and archive the store into a new one (--lake)"
+        ) from error
+    positions = (await store.read_archives()).positions
+    followers = {name.removeprefix(ARCHIVE): await store.log_lag(position) for name, position in positions.items()}
+    unverified = followers.get(own, 0) - behind
     return LakeStatus(
+        lake_id=own,
+        gaps=read_gaps(lake),
+        followers=followers,
         archived=bronze.rows,
         behind=None if await store.log_hold() is not None else behind,
         unverified=max(unverified, 0),
         quarantined=int(lake.value("bronze.quarantine", "count(*)") or 0),
         steps=_steps(lake, bronze.rows),
+        expectations=newest_results(lake),
     )
 
 

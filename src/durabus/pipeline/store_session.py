@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_all
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from durabus.errors import ConfigurationError, StoreClosedError
 from durabus.loop_thread import LoopThread
+from durabus.queue.locks import LockManager
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
@@ -33,10 +39,24 @@ class StoreSession:
 
     def ask(self, question: Callable[[EventStore], Coroutine[Any, Any, T]]) -> T:
         """Open the store if needed, run a call on it, and return its result."""
-        if self._opened is None:
-            self._opened = self._open()
-        thread, store = self._opened
+        thread, store = self._ready()
         return thread.submit(question(store)).result()
+
+    @contextmanager
+    def hold(self, key: str, *, wait: float) -> Iterator[Future[None]]:
+        """Hold a lock of the store until the block ends. Yields a future that fails if the lock is lost meanwhile.
+
+        Raises ``LockHeld`` if another process holds it for longer than ``wait`` seconds.
+        """
+        taken: Future[asyncio.Event] = Future()
+        thread, store = self._ready()
+        keeping = thread.submit(_keep(store, key, None if wait == inf else wait, taken))
+        ended = taken.result()
+        try:
+            yield keeping
+        finally:
+            thread.submit(_set(ended)).result()
+            wait_for_all([keeping])
 
     def close(self) -> None:
         """Close the store and end the thread. It may be called twice."""
@@ -48,6 +68,11 @@ class StoreSession:
             thread.submit(store.close()).result()
         finally:
             thread.end()
+
+    def _ready(self) -> tuple[LoopThread, EventStore]:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
 
     def _open(self) -> tuple[LoopThread, EventStore]:
         store = make_store(self.url)
@@ -64,6 +89,23 @@ class StoreSession:
             thread.end()
             raise
         return thread, store
+
+
+async def _keep(store: EventStore, key: str, wait: float | None, taken: Future[asyncio.Event]) -> None:
+    """Hold a lock until the event is set that ``taken`` returns."""
+    ended = asyncio.Event()
+    try:
+        async with LockManager(store).hold(key, wait=wait):
+            taken.set_result(ended)
+            await ended.wait()
+    except BaseException as error:
+        if not taken.done():
+            taken.set_exception(error)
+        raise
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
 
 
 def absolute_url(url: str) -> str:

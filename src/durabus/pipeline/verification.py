@@ -1,27 +1,36 @@
-"""Compares the lake with the log of the store. The log is trimmed only up to the position where both are equal."""
+"""Compares the lake with the log of the store: ``verify`` what is new, ``prove`` everything.
+
+The log is trimmed only up to the position where both are equal. Each proof is a line of ``ops.proofs``. Its hash covers
+the result and the hash of the line before it, so no line can be changed or removed without a trace.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import reduce
+
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import LockHeld, PipelineError
+from durabus.errors import PipelineError
 from durabus.pipeline.archive import Reached, bronze_end
+from durabus.pipeline.gaps import Gap, archive_name, lake_id, read_gaps, save_verified, trim_until
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS
+from durabus.pipeline.lake_lock import alone
+from durabus.pipeline.news import News
+from durabus.pipeline.schema import EVENT_LOG, IN_THE_LOG, Table
 from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
 from durabus.pipeline.store_session import StoreSession
-from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
-from durabus.store.log import START
-
-READER = "pipeline.archive"
-"""The name under which the store keeps the verified position."""
+from durabus.store.log import ARCHIVE, START
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """The number of entries and the sum of their hashes over all columns. The order of entries does not matter."""
+    """The number of entries and the sum of their hashes over all columns of the log. Their order does not matter."""
 
     rows: int
     hashes: int
@@ -34,71 +43,283 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-def fingerprint(log: DataFrame) -> Fingerprint:
-    """Return the fingerprint of rows with the columns of the log."""
-    found = (
-        log.select(F.xxhash64(*EVENT_LOG_COLUMNS).cast("decimal(38,0)").alias("hash"))
-        .agg(F.count("*"), F.sum("hash"))
-        .first()
-    )
-    return Fingerprint(0, 0) if found is None else Fingerprint(int(found[0]), int(found[1] or 0))
+def entry_hash() -> Column:
+    """Return the hash of an entry over all columns of the log, as the store has them."""
+    return F.xxhash64(*map(F.expr, IN_THE_LOG)).cast("decimal(38,0)")
 
 
-def verify(lake: Lake, session: StoreSession, *, end: Reached | None = None) -> Verified:
+def fingerprints(*logs: DataFrame) -> list[Fingerprint]:
+    """Return the fingerprint of each DataFrame with the columns of the log, all by one query."""
+    hashed = [log.select(F.lit(side).alias("side"), entry_hash().alias("hash")) for side, log in enumerate(logs)]
+    rows = reduce(DataFrame.union, hashed).groupBy("side").agg(F.count("*"), F.sum("hash")).collect()
+    found = {side: Fingerprint(int(count), int(hashes)) for side, count, hashes in rows}
+    return [found.get(side, Fingerprint(0, 0)) for side in range(len(logs))]
+
+
+def verify(
+    lake: Lake,
+    session: StoreSession,
+    *,
+    begin: Reached | None = None,
+    end: Reached | None = None,
+    news: News | None = None,
+) -> Verified:
     """Compare the entries that were archived since the last verification with the log, and save the new position.
 
-    ``end`` is the end of bronze, if the caller knows it.
+    A caller that has just archived knows more: ``begin`` and ``end`` are the ends of bronze before and after, ``news``
+    are the entries between them.
 
     Raises ``PipelineError`` and saves nothing if they differ.
     """
-    since = session.ask(lambda store: store.read_position(READER))
-    bronze = lake.read(EVENT_LOG.name)
+    name = archive_name(lake)
+    since = session.ask(lambda store: store.read_position(name))
     end = bronze_end(lake) if end is None else end
     until = end.position
     if until == since:
         return Verified(position=since, rows=0)
-    seen = None if since == START else bronze.where(F.col("position") == since).agg(F.max("seq")).first()
-    if seen is not None and seen[0] is None:
-        raise PipelineError(
-            f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
-        )
-    since_seq = -1 if seen is None else seen[0]
-    archived = fingerprint(bronze.where((F.col("seq") > since_seq) & (F.col("seq") < end.rows)))
-    kept = fingerprint(_log_between(lake, session, since, until, rows=archived.rows))
+    first = begin.rows if begin is not None and begin.position == since else first_after(lake, since, name)
+    if news is not None and (news.first_seq, news.end) == (first, end.rows):
+        copy = news.rows
+    else:
+        copy = lake.read(EVENT_LOG.name).where((F.col("seq") >= first) & (F.col("seq") < end.rows))
+    archived, kept = fingerprints(copy, log_between(lake, session, since, until, rows=end.rows - first))
     if archived != kept:
         raise PipelineError(
             f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "
             f"with hash {archived.hashes} against {kept.rows} with {kept.hashes}: nothing is trimmed; "
-            "if the log was trimmed by other means since, this part cannot be verified any more"
+            "if the log was changed by hand since, this part cannot be verified any more"
         )
-    session.ask(lambda store: _remember(store, until))
+    session.ask(lambda store: save_verified(store, name, until))
     return Verified(position=until, rows=archived.rows)
 
 
-async def _remember(store: EventStore, until: str) -> None:
-    try:
-        async with LockManager(store).hold(READER, wait=0) as lock:
-            await store.save_position(READER, until, lock=lock)
-    except LockHeld as error:
-        raise PipelineError(f"another run verifies this store just now: {error}") from error
+def first_after(lake: Lake, position: str, name: str) -> int:
+    """Return the ``seq`` after the entry at a verified position. ``name`` is that of the lake in the store."""
+    if position == START:
+        return 0
+    seen = lake.read(EVENT_LOG.name).where(F.col("position") == position).agg(F.max("seq")).first()
+    if seen is None or seen[0] is None:
+        raise PipelineError(
+            f"the lake {lake.path} lacks position {position}, which was verified before: its table was set back; "
+            f"`durabus pipeline forget {name.removeprefix(ARCHIVE)}`, then archive into a new lake"
+        )
+    return int(seen[0]) + 1
 
 
-def _log_between(lake: Lake, session: StoreSession, after: str, until: str, *, rows: int) -> DataFrame:
+def log_between(lake: Lake, session: StoreSession, after: str, until: str, *, rows: int) -> DataFrame:
     """Return the log of the store between two positions. ``rows`` is the number of entries in the copy."""
     if rows <= ROWS_PER_PAGE:
-        return read_log_part(lake.spark, session, after, [until], ROWS_PER_PAGE)
-    log = lake.spark.read.format("durabus").option("url", session.url)
+        return read_log_part(lake.spark, session, after, [until], ROWS_PER_PAGE, payloads=False)
+    log = lake.spark.read.format("durabus").option("url", session.url).option("payloads", False)
     return log.option("after", after).option("until", until).load()
 
 
 async def trim(store: EventStore, *, older_than: float = 0.0, batch: int = 10_000) -> int:
-    """Trim the log up to the verified position. Returns the number of deleted entries."""
-    until = await store.read_position(READER)
-    if until == START:
+    """Trim the log up to the smallest verified position of the lakes that follow it. Returns the number of entries."""
+    positions = (await store.read_archives()).positions
+    if not positions or START in positions.values():
         raise PipelineError(
             "nothing of this store's log was verified yet: `durabus pipeline run archive` does that first"
         )
-    gone = 0
-    while part := await store.trim_log(until=until, older_than=older_than, limit=batch):
-        gone += part
-    return gone
+    return await trim_until(store, await store.log_head(), older_than=older_than, batch=batch)
+
+
+async def forget(store: EventStore, lake: str) -> None:
+    """Forget the lake with this id: it no longer keeps the store from trimming its log."""
+    known = [name.removeprefix(ARCHIVE) for name in (await store.read_archives()).positions]
+    if lake not in known:
+        raise PipelineError(f"no lake {lake!r} follows this store; these do: {', '.join(sorted(known)) or 'none'}")
+    await save_verified(store, f"{ARCHIVE}{lake}", None)
+
+
+ROWS_PER_SEGMENT = 250_000
+
+PROOFS = Table(
+    name="ops.proofs",
+    ddl="number BIGINT, made_at TIMESTAMP, proof STRING, previous STRING, hash STRING",
+    append_only=True,
+)
+"""One row per proof: what was found as JSON, the hash of the row before, and the hash of both."""
+
+
+class SegmentState(StrEnum):
+    """The result for one segment of the log."""
+
+    EQUAL = "equal"
+    """Lake and store have the same entries."""
+    TRIMMED = "trimmed"
+    """The lake has every entry. The store has trimmed some after they were verified; all others are equal."""
+    DIFFERS = "differs"
+    """The lake lacks entries, has other ones than the store, or has changed since the last proof."""
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and hashes of one segment on both sides. ``first_seq`` to ``first_seq + rows - 1`` are its entries."""
+
+    first_seq: int
+    rows: int
+    hash: str
+    in_store: int
+    store_hash: str
+    state: SegmentState
+    reason: str = ""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What is proven complete, what is accounted for, and what is missing."""
+
+    lake_id: str
+    until: str
+    """The position of the last entry of the lake."""
+    entries: int
+    behind: int
+    """Entries of the store that are not archived yet."""
+    missing: int
+    """Entries of the store before ``until`` that the lake lacks."""
+    segments: list[Segment]
+    gaps: list[Gap]
+
+    def count(self, state: SegmentState) -> int:
+        """Return the number of entries in the segments with this result."""
+        return sum(segment.rows for segment in self.segments if segment.state is state)
+
+    @property
+    def trimmed(self) -> int:
+        """The number of entries that only the lake has, because the store has trimmed them after verification."""
+        return sum(one.rows - one.in_store for one in self.segments if one.state is SegmentState.TRIMMED)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every entry is in the lake or accounted for."""
+        return not self.missing and all(one.state is not SegmentState.DIFFERS for one in self.segments)
+
+
+class Proven(msgspec.Struct, frozen=True, kw_only=True):
+    """A proof with its place in the chain."""
+
+    number: int
+    proof: Proof
+    previous: str
+    hash: str
+
+
+def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0) -> Proven:
+    """Compare the lake with the store's log and append the result to ``ops.proofs``.
+
+    Raises ``PipelineError`` if the chain of proofs is broken.
+    """
+    with alone(lake.path, session, wait=wait):
+        lake.read(EVENT_LOG.name)  # refuses a lake before its first run
+        chain = read_chain(lake)
+        last = chain[-1] if chain else None
+        end = bronze_end(lake)
+        found = _compared(lake, session, end)
+        before = {} if last is None else {one.first_seq: one for one in last.proof.segments}
+        segments = [_judged(row, end.rows, before) for row in found if row["segment"] is not None]
+        proof = Proof(
+            lake_id=lake_id(lake),
+            until=end.position,
+            entries=end.rows,
+            behind=session.ask(lambda store: store.log_lag(end.position)),
+            missing=sum(row["only_store"] for row in found),
+            segments=sorted([*segments, *_absent(segments, end.rows)], key=lambda one: one.first_seq),
+            gaps=read_gaps(lake),
+        )
+        text, previous = msgspec.json.encode(proof).decode(), "" if last is None else last.hash
+        made = Proven(number=len(chain), proof=proof, previous=previous, hash=_chained(previous, text))
+        now = datetime.now(UTC)  # clock: for people who read the table
+        line = (made.number, now, text, made.previous, made.hash)
+        lake.append(lake.spark.createDataFrame([line], PROOFS.ddl), PROOFS, app=PROOFS.name, version=made.number)
+        return made
+
+
+def read_chain(lake: Lake) -> list[Proven]:
+    """Return all proofs, oldest first. Raises ``PipelineError`` if one was changed or removed."""
+    if not lake.exists(PROOFS.name):
+        return []
+    previous, chain = "", list[Proven]()
+    for number, row in enumerate(lake.read(PROOFS.name).orderBy("number").collect()):
+        if (row["number"], row["previous"], row["hash"]) != (number, previous, _chained(previous, row["proof"])):
+            raise PipelineError(
+                f"{PROOFS.name} is broken at proof {number}: a proof was changed or removed by hand; find out who did "
+                "it, and move the folder of this table away to begin a new chain"
+            )
+        proof = msgspec.json.decode(row["proof"], type=Proof)
+        chain.append(Proven(number=number, proof=proof, previous=previous, hash=row["hash"]))
+        previous = row["hash"]
+    return chain
+
+
+def _chained(previous: str, text: str) -> str:
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+
+
+def _compared(lake: Lake, session: StoreSession, end: Reached) -> list[Row]:
+    """Return counts and hashes per segment. Entries that only the store has are of no segment."""
+    if not end.rows:
+        return []
+    copy = lake.read(EVENT_LOG.name).where(F.col("seq") < end.rows)
+    archived = copy.select("position", "seq", entry_hash().alias("copied"))
+    kept = log_between(lake, session, START, end.position, rows=end.rows).select("position", entry_hash().alias("kept"))
+    both = archived.join(kept, "position", "full_outer")
+    name = archive_name(lake)
+    verified = first_after(lake, session.ask(lambda store: store.read_position(name)), name)
+    return both.groupBy(F.floor(F.col("seq") / ROWS_PER_SEGMENT).alias("segment")).agg(*_sums(verified)).collect()
+
+
+def _sums(verified: int) -> list[Column]:
+    """Return what is counted in each segment. Entries from the ``seq`` ``verified`` on cannot have been trimmed."""
+    copied, kept = F.col("copied"), F.col("kept")
+    return [
+        F.count("copied").alias("rows"),
+        F.count_distinct("seq").alias("numbers"),
+        F.count("kept").alias("in_store"),
+        F.sum("copied").alias("hash"),
+        F.sum("kept").alias("store_hash"),
+        F.count_if(copied.isNotNull() & kept.isNotNull() & (copied != kept)).alias("other"),
+        F.count_if(kept.isNull() & (F.col("seq") >= verified)).alias("unverified"),
+        F.count_if(copied.isNull()).alias("only_store"),
+    ]
+
+
+def _judged(row: Row, entries: int, before: dict[int, Segment]) -> Segment:
+    first = int(row["segment"]) * ROWS_PER_SEGMENT
+    rows = min(ROWS_PER_SEGMENT, entries - first)
+    found, known = str(row["hash"]), before.get(first)
+    reason = ""
+    if not row["rows"] == row["numbers"] == rows:
+        reason = f"the lake has {row['numbers']} different entries in {row['rows']} rows instead of {rows}"
+    elif row["other"]:
+        reason = f"{row['other']} entries differ from those of the store"
+    elif row["unverified"]:
+        reason = f"the store lacks {row['unverified']} entries that were never verified"
+    elif known is not None and known.rows == rows and known.hash != found:
+        reason = "the lake has changed since the last proof"
+    whole = SegmentState.EQUAL if row["in_store"] == rows else SegmentState.TRIMMED
+    return Segment(
+        first_seq=first,
+        rows=rows,
+        hash=found,
+        in_store=row["in_store"],
+        store_hash=str(row["store_hash"] or 0),
+        state=SegmentState.DIFFERS if reason else whole,
+        reason=reason,
+    )
+
+
+def _absent(found: Sequence[Segment], entries: int) -> list[Segment]:
+    """Return the segments of which the lake has no entry at all."""
+    present = {segment.first_seq for segment in found}
+    return [
+        Segment(
+            first_seq=first,
+            rows=min(ROWS_PER_SEGMENT, entries - first),
+            hash="0",
+            in_store=0,
+            store_hash="0",
+            state=SegmentState.DIFFERS,
+            reason="the lake has none of these entries",
+        )
+        for first in range(0, entries, ROWS_PER_SEGMENT)
+        if first not in present
+    ]

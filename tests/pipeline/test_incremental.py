@@ -1,0 +1,114 @@
+"""A run with few new entries: the same tables as computed from the whole log, and no work where nothing is new."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql import DataFrame
+from tests.pipeline.history import History
+
+from durabus import upcast
+from durabus.pipeline import analytics
+from durabus.pipeline.derive import TRANSFORMS, all_rows
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.news import in_ranges
+from durabus.pipeline.projections import hourly_counters, journeys, latest_state
+from durabus.pipeline.rebuilding import rebuild
+from durabus.pipeline.run import Pipeline
+from durabus.pipeline.schema import EVENT_LOG
+from durabus.pipeline.store_session import StoreSession
+from durabus.pipeline.tables import EventTable
+
+Content = Callable[[DataFrame], tuple[int, int]]
+SHIPPED = [hourly_counters(), latest_state("order"), journeys("order")]
+TYPED = [EventTable("mail.*")]
+
+
+def computed_anew(lake: Lake) -> dict[str, DataFrame]:
+    log, events, attempts = (lake.read(name) for name in (EVENT_LOG.name, *TRANSFORMS))
+    seconds = analytics.step_of(log)
+    return {
+        **{name: transform(log) for name, (_, transform, _) in TRANSFORMS.items()},
+        **{one.table: all_rows(lake, one) for one in SHIPPED},
+        "gold.queue_depth": analytics.queue_depth(log, seconds),
+        "gold.throughput": analytics.throughput(log, seconds),
+        "gold.latency": analytics.latency(events),
+        "gold.failure_rate": analytics.failure_rate(events),
+        "gold.handler_failures": analytics.handler_failures(events),
+        "gold.dead_letters": analytics.dead_letters(events),
+        "gold.abandoned_attempts": analytics.abandoned_attempts(attempts),
+    }
+
+
+async def test_a_run_with_few_new_entries_gives_the_tables_of_the_whole_log(
+    lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new entries are of new events, of a dead letter that is requeued, and of a claim that has lost its lease.
+
+    The upcaster changes the key of two projections.
+    """
+    monkeypatch.setattr("durabus.model.upcasting._UPCASTERS", {})
+
+    @upcast("mail.requested", 1, 2)
+    def numbered(payload: dict[str, int]) -> dict[str, str]:
+        return {"order": f"mail {payload['order']}"}
+
+    await history.varied()
+    (held,) = await history.claim("host:slow", lease=5.0)
+    pipeline = Pipeline(lake, session.url, [*SHIPPED, *TYPED])
+    pipeline.run()
+    history.clock.advance(10.0)
+    (claim,) = await history.claim("host:1", limit=1)
+    assert claim.event.id == held.event.id
+    await history.complete(claim)
+    await history.store.requeue_dead_letters([3])
+    await history.varied(first=50)
+    pipeline.run()
+    with ThreadPoolExecutor(4) as threads:  # most of a small query is waiting
+        expected = computed_anew(lake)
+        kept = threads.map(lambda name: content(lake.read(name)), expected)
+        made = threads.map(content, expected.values())
+        assert dict(zip(expected, kept, strict=True)) == dict(zip(expected, made, strict=True))
+    ended = {row["order"] for row in lake.read("gold.latest_order_v1").collect()}
+    assert ended >= {"mail 1", "mail 2", "mail 50"}
+    grown = lake.read("silver.mail_requested").orderBy("order").collect()
+    assert [row["order"] for row in grown] == ["mail 1", "mail 2", "mail 50", "mail 51"]
+    rebuild(lake, "silver.mail_requested", TYPED)
+    assert lake.read("silver.mail_requested").orderBy("order").collect() == grown
+
+
+async def test_a_run_without_news_asks_spark_for_nothing_but_the_stale_workers(
+    lake: Lake, session: StoreSession, history: History
+) -> None:
+    await history.completed()
+    pipeline = Pipeline(lake, session.url, SHIPPED[:1])
+    pipeline.run()
+    before = {name: lake.memory.newest_commit(name) for name in lake.tables()}
+    jobs = lake.spark.sparkContext.statusTracker()
+    asked = max(jobs.getJobIdsForGroup(None))
+    pipeline.run()
+    assert max(jobs.getJobIdsForGroup(None)) - asked <= 8
+    assert [name for name in lake.tables() if lake.memory.newest_commit(name) != before[name]] == ["ops.runs"]
+
+
+async def test_what_is_remembered_of_a_table_ends_with_its_next_commit(lake: Lake) -> None:
+    lake.memory.keep("bronze.event_log", "x", 1)
+    assert lake.memory.get("bronze.event_log", "x") is None, "there is no table"
+    lake.create(EVENT_LOG)
+    lake.memory.keep("bronze.event_log", "x", 1)
+    assert lake.memory.get("bronze.event_log", "x") == 1
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.location(EVENT_LOG.name)}` SET TBLPROPERTIES ('a' = 'b')")
+    assert lake.memory.get("bronze.event_log", "x") is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "condition"),
+    [
+        ([], "false"),
+        ([5], "id BETWEEN 5 AND 5"),
+        ([1, 2, 3, 9, 10], "id BETWEEN 1 AND 3 OR id BETWEEN 9 AND 10"),
+    ],
+)
+def test_ids_become_few_ranges(ids: list[int], condition: str) -> None:
+    assert in_ranges("id", ids) == condition
+    assert in_ranges("id", list(range(0, 1000, 2))).count("BETWEEN") == 16

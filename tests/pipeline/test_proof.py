@@ -1,0 +1,92 @@
+"""``pipeline prove``: what is complete, what is accounted for, what is missing, and a chain that shows every change."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.pipeline.history import History
+
+from durabus import EventStore
+from durabus.cli.main import main
+from durabus.errors import PipelineError
+from durabus.pipeline.gaps import trim_unread
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.run import Pipeline, PipelinePart
+from durabus.pipeline.store_session import StoreSession
+from durabus.pipeline.verification import Proof, SegmentState, prove, read_chain, trim
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("durabus.pipeline.verification.ROWS_PER_SEGMENT", 4)
+
+
+def states(proof: Proof) -> list[tuple[int, int, str]]:
+    return [(one.rows, one.in_store, one.state) for one in proof.segments]
+
+
+async def test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart(
+    lake: Lake, session: StoreSession, store: EventStore, history: History
+) -> None:
+    for _ in range(2):
+        await history.completed()
+    Pipeline(lake, session.url).run(PipelinePart.ARCHIVE)
+    first = prove(lake, session)
+    assert states(first.proof) == [(4, 4, "equal"), (2, 2, "equal")]
+    assert all(one.hash == one.store_hash for one in first.proof.segments)
+
+    await trim(store)
+    await history.completed()
+    # An older session may not know yet how far the clock of the test has moved.
+    with StoreSession(session.url) as new_session:
+        trim_unread(lake, new_session, older_than=0.0)
+    await history.publish()
+    Pipeline(lake, session.url).run(PipelinePart.ARCHIVE)
+    await history.publish()
+    second = prove(lake, session)
+    assert second.proof.holds
+    assert states(second.proof) == [(4, 0, "trimmed"), (3, 1, "trimmed")]
+    assert (second.proof.trimmed, second.proof.missing, second.proof.behind) == (6, 0, 1)
+    assert [gap.missing for gap in second.proof.gaps] == [3]
+    assert (second.number, second.previous) == (1, first.hash)
+    assert read_chain(lake) == [first, second]
+
+
+async def test_an_entry_that_differs_or_is_missing_is_found(
+    lake: Lake, session: StoreSession, history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        await history.completed()
+    Pipeline(lake, session.url).run(PipelinePart.ARCHIVE)
+    prove(lake, session)
+    bronze = lake.location("bronze.event_log")
+    lake.spark.sql(f"ALTER TABLE delta.`{bronze}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    lake.spark.sql(f"DELETE FROM delta.`{bronze}` WHERE seq = 1")
+    database = sqlite3.connect(tmp_path / "bus.db")
+    with database:
+        database.execute("UPDATE event_log SET error = 'changed by hand' WHERE position = 6")
+    database.close()
+    code = await asyncio.to_thread(main, ["pipeline", "prove", "--store", session.url, "--lake", lake.path])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert code == 1
+    assert "proven complete 1 of 9 log entries" in shown
+    assert "missing 1 entries of the store are not in the lake" in shown
+    found = read_chain(lake)[-1].proof
+    assert not found.holds
+    assert found.missing == 1
+    assert [one.state for one in found.segments] == [SegmentState.DIFFERS, SegmentState.DIFFERS, SegmentState.EQUAL]
+    assert [one.reason for one in found.segments[:2]] == [
+        "the lake has 3 different entries in 3 rows instead of 4",
+        "1 entries differ from those of the store",
+    ]
+    proofs = lake.location("ops.proofs")
+    lake.spark.sql(f"ALTER TABLE delta.`{proofs}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    lake.spark.sql(f"DELETE FROM delta.`{proofs}` WHERE number = 0")
+    with pytest.raises(PipelineError, match=r"ops.proofs is broken at proof 0: a proof was changed or removed by hand"):
+        prove(lake, session)
+
+
+def test_a_lake_before_its_first_run_has_nothing_to_prove(lake: Lake, session: StoreSession) -> None:
+    with pytest.raises(PipelineError, match=r"has no table bronze.event_log"):
+        prove(lake, session)
