@@ -42,3 +42,8 @@ monotonic = time.monotonic
 
 perf_counter = time.perf_counter
 """The local clock with the finest resolution: it measures how long a handler ran."""
+
+
+def milliseconds_since(started: float) -> float:
+    """Return the milliseconds since an instant of ``perf_counter``, in whole microseconds."""
+    return int((perf_counter() - started) * 1_000_000) / 1000  # round(…, 3) would take five times as long

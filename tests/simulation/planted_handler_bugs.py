@@ -104,7 +104,7 @@ def child_keyed_by_attempt() -> AbstractContextManager[Any]:
     original = EmittingCall.identify
 
     def identify(self: EmittingCall, new: NewEvent, key: str | None) -> NewEvent:
-        return original(self, new, f"{key} of claim {self._event.fence}")
+        return original(self, new, f"{key} of claim {self.event.fence}")
 
     return patch.object(EmittingCall, "identify", identify)
 

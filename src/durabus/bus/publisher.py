@@ -176,7 +176,7 @@ class Publisher:
     def take(self, event_id: str) -> Sequence[Handle]:
         """Remove and return the handles of an event that has ended, if this publisher sent it."""
         handles = self.by_event_id.pop(event_id, ())
-        if not self.by_event_id:
+        if handles and not self.by_event_id:
             self._empty.set()
         return handles
 

@@ -23,7 +23,7 @@ from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.missing_handlers import Unhandled
 from durabus.worker.offers import MOST_IDS, OfferedRun, OfferRunner
-from durabus.worker.progress import EventProgress, Keeper
+from durabus.worker.progress import EventProgress, Keeper, ProgressParts
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
 from durabus.worker.replies import tell_of_ends
 from durabus.worker.telemetry import Metrics
@@ -134,7 +134,7 @@ class EventManager:
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
             return await self._process_offered()
-        progress = EventProgress(claim.ref, Keeper(self.queue.store))
+        progress = EventProgress(claim.ref, ProgressParts(Keeper(self.queue.store)))
         settled = progress.settled
         try:
             settlement = await self._dispatcher.dispatch(claim, progress)

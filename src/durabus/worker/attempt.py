@@ -32,7 +32,9 @@ async def run_handler(run: EmittingCall, call: Awaitable[HandlerOutcome], progre
         raise
     finally:
         RUN.set(None)
-    if run.held and outcome.status is ResultStatus.SUCCEEDED:
+    if not run.held:
+        run.is_over = True
+    elif outcome.status is ResultStatus.SUCCEEDED:
         try:
             progress.owe(run.name, await run.succeed())
         except Exception as error:  # noqa: BLE001  (without the child the work is not done)
@@ -124,7 +126,7 @@ class Attempt:
             context = replace(context, event=replace(context.event, fence=context.event.fence + before.fence))
         if handler.takes_context:
             context = replace(context, steps=Steps(handler.id, self._claim, progress))
-        run = EmittingCall(handler.id, self._claim.event, progress.store)
+        run = EmittingCall(handler.id, self._claim.event, progress.parts.store)
         outcome = await run_handler(run, self._execute(handler, context, threads, progress), progress)
         del self.running[handler.id]
         self._left -= 1

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from durabus.clock import perf_counter
+from durabus.clock import milliseconds_since, perf_counter
 from durabus.errors import ConfigurationError, InvalidEventError, PayloadDecodeError
 from durabus.model.event import Event
 from durabus.model.result import BatchFailed, Success
@@ -27,7 +27,6 @@ from durabus.worker.execution import (
     from_return,
     in_thread,
     run_in_time,
-    since,
 )
 from durabus.worker.handler import Context, Handler
 from durabus.worker.progress import EventProgress
@@ -91,13 +90,13 @@ class BatchCall:
         began = perf_counter()
         try:
             returned = await self._call(context)
-            verdicts = self._judge(returned, since(began))
+            verdicts = self._judge(returned, milliseconds_since(began))
         except NotStarted as error:
             verdicts = [(error, None)] * len(self.members)
         except Closed:
             raise  # Python closes this coroutine, as when its loop is gone: the events come back with their leases
         except BaseException as raised:
-            verdicts = self._judge_end(raised, since(began))
+            verdicts = self._judge_end(raised, milliseconds_since(began))
             if isinstance(raised, asyncio.CancelledError) and _is_cancelled():
                 self._deliver(verdicts)
                 raise

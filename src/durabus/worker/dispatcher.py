@@ -183,11 +183,11 @@ class Dispatcher:
                 if handler.batch is None
                 else self.batches.execute(handler, context, progress)
             )
-            outcome = await run_handler(EmittingCall(handler.id, event, progress.store), call, progress)
+            outcome = await run_handler(EmittingCall(handler.id, event, progress.parts.store), call, progress)
             if handler.takes_context:
                 await progress.steps_ended()
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
-                return Complete(claim.ref, (), (), round(outcome.milliseconds, 3), handler_id=handler.id)
+                return Complete(claim.ref, (), (), outcome.milliseconds, handler_id=handler.id)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0)
         attempt = attempt or self._attempt(claim, handlers)
         if others or any(result.is_offered for result in claim.results):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from durabus.clock import perf_counter
+from durabus.clock import milliseconds_since, perf_counter
 from durabus.errors import InvalidPayloadError, PayloadDecodeError
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
@@ -112,9 +112,9 @@ async def execute(
         if gives_no_outcome(raised):
             handler.breaker.abandoned()
             raise
-        outcome = from_end(handler, raised, since(started), on_error)
+        outcome = from_end(handler, raised, milliseconds_since(started), on_error)
     else:
-        outcome = from_return(returned, since(started), on_error)
+        outcome = from_return(returned, milliseconds_since(started), on_error)
         if handler.result_type is not None:
             outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
@@ -158,11 +158,6 @@ def from_end(
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
-
-
-def since(started: float) -> float:
-    """Return the milliseconds since an instant of ``perf_counter``."""
-    return (perf_counter() - started) * 1000
 
 
 async def _rest_in_time(handler: Handler, context: Context, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
@@ -329,5 +324,5 @@ def result_of(handler: Handler, outcome: HandlerOutcome, attempts: int) -> Handl
         attempts=attempts,
         error=error,
         value_json=value_json,
-        execution_time_ms=round(outcome.milliseconds, 3),
+        execution_time_ms=outcome.milliseconds,
     )

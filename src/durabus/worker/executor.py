@@ -17,7 +17,7 @@ from durabus.worker.children.children import Children
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import describe
-from durabus.worker.progress import EventProgress, Keeper, SlotYielder
+from durabus.worker.progress import EventProgress, Keeper, ProgressParts, SlotYielder
 from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
@@ -66,8 +66,7 @@ class EventExecutor:
         strict: bool,
     ) -> None:
         self._slots = slots
-        self._keeper = keeper
-        self._strict = strict
+        self._parts = ProgressParts(keeper, strict=strict, slots=slots, holder=self)
         self._dispatcher = dispatcher
         self._done = done
         self._died = died
@@ -107,9 +106,7 @@ class EventExecutor:
 
     async def run(self, claimed: ClaimedEvent) -> Settlement:  # noqa: C901  (one flat list of endings)
         """Dispatch one event and return its settlement. The slot survives whatever happens inside."""
-        progress = EventProgress(
-            claimed.ref, self._keeper, strict=self._strict, parent=claimed, slots=self._slots, holder=self
-        )
+        progress = EventProgress(claimed.ref, self._parts, claimed)
         settled = progress.settled
         try:
             settlement = await self._dispatcher.dispatch(claimed.claim, progress)

@@ -26,7 +26,7 @@ from durabus.worker.execution import describe
 from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.heartbeat import SAFETY, Heartbeat, came_late
 from durabus.worker.outcomes import waits
-from durabus.worker.progress import EventProgress, Keeper
+from durabus.worker.progress import EventProgress, Keeper, ProgressParts
 from durabus.worker.slots import SLOT, Slot, Slots
 from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
@@ -72,8 +72,7 @@ class OfferRunner:
         self._store = store
         self._lease = lease
         self._dispatcher = dispatcher
-        self._keeper = keeper
-        self._slots = slots
+        self._parts = ProgressParts(keeper, slots=slots)
 
     async def claim(self, request: OfferRequest) -> list[OfferedHandler]:
         """Claim handlers that other nodes have offered."""
@@ -85,7 +84,7 @@ class OfferRunner:
         None if the claim has ended: the success was stored together with what the handler emitted.
         """
         claim = run.offered.claim
-        progress = EventProgress(claim, self._keeper, parent=run, slots=self._slots)
+        progress = EventProgress(claim, self._parts, run)
         try:
             settlement = await self._call(run.offered, progress)
             result = settlement.outcome

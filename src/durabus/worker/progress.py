@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
@@ -164,70 +165,70 @@ class EventHolder(Protocol):
         ...
 
 
-class EventProgress:
+class ProgressParts:
+    """What the progress of every event of a worker uses. A call outside of a worker has only some of it, or nothing."""
+
+    __slots__ = ("holder", "keeper", "slots", "store", "strict")
+
+    def __init__(
+        self,
+        keeper: Keeper | None = None,
+        *,
+        strict: bool = False,
+        slots: SlotYielder | None = None,
+        holder: EventHolder | None = None,
+    ) -> None:
+        self.keeper = keeper
+        self.strict = strict
+        self.slots = slots
+        self.holder = holder
+        self.store = None if keeper is None else keeper.store_with_children
+        """The store that can store children together with the success that they belong to; None if it cannot."""
+
+
+NO_PARTS = ProgressParts()
+
+
+class EventProgress(msgspec.Struct, eq=False):
     """What the handlers of one claimed event have done so far.
 
     Every event has one, and few need more than ``settled``: the rest is made when it is needed.
     """
 
-    __slots__ = (
-        "_keeper",
-        "_kept",
-        "_owed",
-        "_ref",
-        "_running",
-        "_slots",
-        "_strict",
-        "_timer",
-        "_unstored",
-        "held",
-        "is_shared",
-        "parent",
-        "settled",
-    )
+    ref: ClaimRef | HandlerClaim
+    parts: ProgressParts = NO_PARTS
+    parent: Parent | None = None
+    settled: list[HandlerResult] = msgspec.field(default_factory=list)
+    """The results that no further attempt will change."""
+    is_shared: bool = False
+    """Whether handlers of the event run on other nodes too."""
+    _owed: dict[str, list[Child]] | None = None
+    """What handlers and steps that have succeeded emitted, by their name: it must be stored with the success."""
+    _kept: int = 0
+    """How many of ``settled`` the store knows, or is about to know."""
+    _timer: asyncio.TimerHandle | None = None
+    _unstored: dict[str, HandlerResult] | None = None
+    """Steps that have ended and that the store has not acknowledged."""
+    _running: set[asyncio.Future[None]] | None = None
+    """One for each step that runs."""
 
-    def __init__(
-        self,
-        ref: ClaimRef | HandlerClaim,
-        keeper: Keeper | None = None,
-        *,
-        strict: bool = False,
-        parent: Parent | None = None,
-        slots: SlotYielder | None = None,
-        holder: EventHolder | None = None,
-    ) -> None:
-        self._ref = ref
-        self._slots = slots
-        self.held: Callable[[], AbstractContextManager[None]] = (
-            nullcontext if holder is None else partial(holder.holding, parent)
-        )
-        """Inside its block, the event only waits for handlers of other nodes."""
-        self._keeper = keeper
-        self._strict = strict
-        self.parent = parent
-        self._owed: dict[str, list[Child]] | None = None
-        """What handlers and steps that have succeeded emitted, by their name: it must be stored with the success."""
-        self._kept = 0
-        """How many of ``settled`` the store knows, or is about to know."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._unstored: dict[str, HandlerResult] | None = None
-        """Steps that have ended and that the store has not acknowledged."""
-        self._running: set[asyncio.Future[None]] | None = None
-        """One for each step that runs."""
-        self.is_shared = False
-        """Whether handlers of the event run on other nodes too."""
-        self.settled: list[HandlerResult] = []
-        """The results that no further attempt will change."""
+    @property
+    def _keeper(self) -> Keeper | None:
+        return self.parts.keeper
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside the block, the event only waits for handlers of other nodes."""
+        return nullcontext() if self.parts.holder is None else self.parts.holder.holding(self.parent)
 
     def yield_slot(self) -> None:
         """Let another event run while this one waits for its batch."""
-        if self._slots is not None and self.parent is not None:
-            self._slots.yield_slot(self.parent)
+        if self.parts.slots is not None and self.parent is not None:
+            self.parts.slots.yield_slot(self.parent)
 
     def resume(self) -> None:
         """Count the event again: its wait is over."""
-        if self._slots is not None and self.parent is not None:
-            self._slots.resume(self.parent)
+        if self.parts.slots is not None and self.parent is not None:
+            self.parts.slots.resume(self.parent)
 
     async def offer(self, offers: tuple[HandlerResult, ...]) -> None:
         """Offer handlers to other nodes. In the same step, the store learns of the results so far."""
@@ -236,7 +237,7 @@ class EventProgress:
         self.is_shared = True
         results = (*self._unkept(), *offers)
         if results:
-            await self._keeper.keep(self._ref, results, self._unstored_children())
+            await self._keeper.keep(self.ref, results, self._unstored_children())
 
     async def keep_handler(self, success: HandlerResult) -> bool:
         """Store the success of a handler that has its own claim together with what it emitted. The claim ends with it.
@@ -247,7 +248,7 @@ class EventProgress:
         if self._keeper is None or not children:
             return False
         try:
-            await self._keeper.keep(self._ref, (success,), children)
+            await self._keeper.keep(self.ref, (success,), children)
         except BaseException:
             for child in self._unstored_children():
                 child.drop()
@@ -261,12 +262,8 @@ class EventProgress:
 
     def fresh_variables(self) -> contextvars.Context:
         """Return the context variables that a slot begins with."""
-        return contextvars.copy_context() if self._slots is None else self._slots.variables.copy()
-
-    @property
-    def store(self) -> EventStore | None:
-        """The store that can store children together with the success that they belong to; None if it cannot."""
-        return None if self._keeper is None else self._keeper.store_with_children
+        slots = self.parts.slots
+        return contextvars.copy_context() if slots is None else slots.variables.copy()
 
     def owe(self, name: str, children: list[Child]) -> None:
         """Store these together with the success of this handler or step."""
@@ -282,8 +279,8 @@ class EventProgress:
         self.settled.append(result)
         if not others_run or self._keeper is None:
             return
-        if self._strict:
-            await self._keeper.keep(self._ref, self._unkept(), self._unstored_children())
+        if self.parts.strict:
+            await self._keeper.keep(self.ref, self._unkept(), self._unstored_children())
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
 
@@ -295,13 +292,13 @@ class EventProgress:
             self._unstored = {}
         self._unstored[result.handler_id] = result
         self.owe(result.handler_id, children)
-        await self._keeper.keep(self._ref, (result,), children)
+        await self._keeper.keep(self.ref, (result,), children)
         del self._unstored[result.handler_id]
 
     async def keep_successes(self, results: tuple[HandlerResult, ...]) -> None:
         """Store the results of handlers that are done together with all that they emitted."""
         if self._keeper is not None and (children := self._unstored_children()):
-            await self._keeper.keep(self._ref, results, children)
+            await self._keeper.keep(self.ref, results, children)
 
     def require(self, feature: str, what: str) -> None:
         """Raise ``UnsupportedByStore`` unless the store has the feature."""
@@ -363,4 +360,4 @@ class EventProgress:
     def _keep_now(self) -> None:
         self._timer = None
         if self._keeper is not None:
-            self._keeper.keep_in_background(self._ref, self._unkept(), self._unstored_children())
+            self._keeper.keep_in_background(self.ref, self._unkept(), self._unstored_children())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from durabus.clock import monotonic, perf_counter
+from durabus.clock import milliseconds_since, monotonic
 from durabus.errors import ConfigurationError, InvalidPayloadError, LeaseLost
 from durabus.model.claim import Claim
 from durabus.model.event import Event
@@ -157,7 +157,7 @@ class Steps:
 
     def run(self, step: BegunStep) -> EmittingCall:
         """Return what holds the events that a try of the step emits."""
-        return EmittingCall(self._prefix + step.key, self._claim.event, self._progress.store)
+        return EmittingCall(self._prefix + step.key, self._claim.event, self._progress.parts.store)
 
     async def keep(self, step: BegunStep, value: Any, run: EmittingCall, *, attempts: int, began: float) -> Any:
         """Store the value together with what the step emitted, and return it as later attempts will get it."""
@@ -166,7 +166,7 @@ class Steps:
             text = encode_payload(memo, f"value of step {step.key!r}", limit=MAX_STEP_BYTES)
         except InvalidPayloadError as error:
             raise StepError(f"{error}; return plain JSON, and for a large value a reference to it") from error
-        milliseconds = round((perf_counter() - began) * 1000, 3)
+        milliseconds = milliseconds_since(began)
         children = await run.succeed() if run.held else []
         await self._progress.keep(self._result(step.key, text, attempts, milliseconds), children)
         return _MEMO.decode(text).value

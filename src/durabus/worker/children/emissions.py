@@ -17,25 +17,22 @@ from durabus.store.contract import EventStore
 from durabus.worker.children.children import Child
 
 
-class EmittingCall:
+class EmittingCall(msgspec.Struct, eq=False):
     """One call of a handler for one event, or one step of it. Code inside it finds it in ``RUN``.
 
     What it emits and does not await is held here until the call has succeeded. A call that fails drops it.
     """
 
-    __slots__ = ("_event", "_keys", "_ordinals", "held", "is_over", "name", "store")
-
-    def __init__(self, name: str, event: Event, store: EventStore | None) -> None:
-        self.name = name
-        """The id of the handler, and the name of the step if it is one."""
-        self._event = event
-        self.store = store
-        """The store that can store children together with the success; None if it cannot."""
-        self._ordinals: Counter[tuple[str, str, str]] | None = None
-        self._keys: dict[tuple[str, str], tuple[str, str]] | None = None
-        """Type and payload of the children that have a key, by their bus and key."""
-        self.held: list[Child] | None = None
-        self.is_over = False
+    name: str
+    """The id of the handler, and the name of the step if it is one."""
+    event: Event
+    store: EventStore | None
+    """The store that can store children together with the success; None if it cannot."""
+    held: list[Child] | None = None
+    is_over: bool = False
+    _ordinals: Counter[tuple[str, str, str]] | None = None
+    _keys: dict[tuple[str, str], tuple[str, str]] | None = None
+    """Type and payload of the children that have a key, by their bus and key."""
 
     def identify(self, new: NewEvent, key: str | None) -> NewEvent:
         """Return the child with the id that it has in every attempt of this generation of the event.
@@ -44,10 +41,10 @@ class EmittingCall:
         payload and how many equal ones came before it. It has the form of a UUIDv7 with the time of the parent's.
         """
         what = self._without_key(new) if key is None else self._with_key(new, key)
-        parts = [self._event.event_id, str(self._event.generation), self.name, new.bus, *what]
+        parts = [self.event.event_id, str(self.event.generation), self.name, new.bus, *what]
         bits = int.from_bytes(blake2b(msgspec.json.encode(parts), digest_size=10).digest())
         low = 1 << 63 | bits >> 12 & (1 << 62) - 1
-        time = self._event.event_id[:13]
+        time = self.event.event_id[:13]
         event_id = f"{time}-7{bits & 0xFFF:03x}-{low >> 48:04x}-{low & (1 << 48) - 1:012x}"
         return replace(new, event_id=event_id)
 
@@ -94,8 +91,9 @@ class EmittingCall:
 
     def fail(self) -> None:
         """Drop what is held."""
-        held, self.held, self.is_over = self.held or [], None, True
-        _drop(held)
+        held, self.held, self.is_over = self.held, None, True
+        if held:
+            _drop(held)
 
 
 def _drop(children: Sequence[Child]) -> None:
