@@ -378,9 +378,11 @@ class EventBus(Requesting):
         if self._options.tracing is not None:
             tell_settled(self._options.tracing, claim.event, settled.status)
         if settled.status in TERMINAL:
-            self._history.one_ended()
-            for handle in self._publisher.take(claim.event.event_id):
-                handle.settle(claim, settlement, settled)
+            if self._history.size is not None:
+                self._history.one_ended()
+            if self._publisher.by_event_id:  # a process that only works has none
+                for handle in self._publisher.take(claim.event.event_id):
+                    handle.settle(claim, settlement, settled)
 
     def _send(self, new: NewEvent, expected: Any, run: EmittingCall | None) -> Handle:
         handle = Handle(new, expected)

@@ -51,6 +51,7 @@ class Completer:
         self._enough = enough
         self._most = enough or MAX_BATCH
         self._wake = wake
+        self._wake_at = frozenset({1, enough})
         self.waiting: list[FinishedEvent] = []
         self._calls: list[StoreCall] = []
         self._at_once = self._most
@@ -74,7 +75,7 @@ class Completer:
     def add(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
         """Settle the event in the next call."""
         self.waiting.append((claimed, settlement))
-        if len(self.waiting) in {1, self._enough}:
+        if len(self.waiting) in self._wake_at:
             self._wake()
 
     def remove(self, claimed: ClaimedEvent) -> None:
