@@ -242,6 +242,7 @@ class History:
                     self.finals[line.event.id] = line.event
                 case RunSettings():
                     self.settings = line
+        invokes.sort(key=lambda invoke: invoke.at)  # each process wrote its own file
         self.calls = [RecordedCall(invoke, ends.get(invoke.call)) for invoke in invokes]
 
     def of(self, *verbs: str) -> Iterator[RecordedCall]:

@@ -179,13 +179,16 @@ REPEATED = ("add", "settle", "requeue", "reset", "cancel")
 
 
 def _told_once(ops: Iterable[Op]) -> Iterator[Op]:
-    """Keep only the first of equal calls of unknown outcome: it can happen whenever the others can."""
-    told: set[tuple[str, Subject]] = set()
+    """Leave out a call of unknown outcome if an equal one can happen whenever it can: it began before, and ends after.
+
+    ``ops`` come in the order of their begins.
+    """
+    latest: dict[tuple[str, Subject], float] = {}
     for op in ops:
         if op.answer is None:
-            if (op.kind, op.asked) in told or op.kind == "renew":
+            if op.ends <= latest.get((op.kind, op.asked), -1.0) or op.kind == "renew":
                 continue  # a longer lease does not make the history impossible
-            told.add((op.kind, op.asked))
+            latest[op.kind, op.asked] = op.ends
         yield op
 
 
