@@ -24,8 +24,9 @@ from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import add_events, get_event, leave_queue, note_completed, note_ended
 from durabus.stores.sqlite.waits import with_stored
 
-PlainRun = dict[int, tuple[float | None, str | None]]
-"""Plain completions: by id the execution time and the only handler."""
+Time = float | None
+PlainRun = dict[int, Time | tuple[Time] | tuple[Time, str]]
+"""Plain completions: by id the execution time. A tuple has another handler than the first event of the run, or none."""
 
 
 def load(tx: Transaction, id_: int) -> StoredEvent | None:
@@ -218,12 +219,13 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
     if not token:
         return None  # the statement takes a missing token as claims that were checked before
     run: PlainRun = {}
+    handler_id = settlements[0].handler_id if type(settlements[0]) is Complete else None
     for one in settlements:
         ref = one.ref
         if type(one) is not Complete or not one.is_plain or ref.token != token or ref.fence != fence:
             return None
-        run[ref.id] = one.execution_time_ms, one.handler_id
-    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})
+        run[ref.id] = one.execution_time_ms if one.handler_id == handler_id else _with_handler(one)
+    count = tx.run(SQL["complete_events"], _parameters(tx, run, handler_id) | {"token": token, "fence": fence})
     if count != len(settlements):
         tx.run(SQL["uncomplete_events"], {"last": tx.cursor.lastrowid, "count": count})
         return None
@@ -248,7 +250,7 @@ def _settle_mixed(
         # taken out, so that a second settlement of this event sees the state after the first one
         claim = claims.pop(ref.id, None)
         if claim is not None and type(one) is Complete and claim[4] and is_current(claim, ref) and one.is_plain:
-            run[ref.id] = one.execution_time_ms, one.handler_id
+            run[ref.id] = _with_handler(one)
             if claim[3] is not None:
                 locks.add((claim[3], ref.token, claim[5]))
             outcomes.append(Settled(ref.id, EventStatus.COMPLETED))
@@ -263,21 +265,19 @@ def _settle_mixed(
 
 def _complete_run(tx: Transaction, run: PlainRun) -> None:
     if run:
-        count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": None, "fence": None})
+        count = tx.run(SQL["complete_events"], _parameters(tx, run, None) | {"token": None, "fence": None})
         note_completed(tx, count)
         leave_queue(tx, list(run))
         run.clear()
 
 
-def _parameters(tx: Transaction, run: PlainRun) -> dict[str, Any]:
+def _with_handler(one: Complete) -> tuple[Time] | tuple[Time, str]:
+    return (one.execution_time_ms,) if one.handler_id is None else (one.execution_time_ms, one.handler_id)
+
+
+def _parameters(tx: Transaction, run: PlainRun, handler_id: str | None) -> dict[str, Any]:
     """Return what ``complete_events`` takes. Mostly all events have one handler, which then comes only once."""
-    handlers = {handler_id for _, handler_id in run.values()}
-    if len(handlers) == 1:
-        (only,) = handlers
-        times = {id_: time for id_, (time, _) in run.items()}
-        return {"now": tx.now, "run": to_json(times), "handler": None if only is None else to_json(only)}
-    each = {id_: time if handler_id is None else (time, handler_id) for id_, (time, handler_id) in run.items()}
-    return {"now": tx.now, "run": to_json(each), "handler": None}
+    return {"now": tx.now, "run": to_json(run), "handler": None if handler_id is None else to_json(handler_id)}
 
 
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
