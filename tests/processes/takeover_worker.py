@@ -24,8 +24,8 @@ def die_with_parent() -> None:
 
 
 def live_on(end: Path) -> None:
-    """Keep what the child inherited until the test is over."""
-    while not end.exists():
+    """Keep what the child inherited until the test is over. Its folder may be gone before this looks."""
+    while end.parent.exists() and not end.exists():
         time.sleep(0.05)
     os._exit(0)
 
