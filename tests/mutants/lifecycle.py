@@ -139,10 +139,26 @@ LIFECYCLE = (
     Mutant(
         "lifecycle: generation of a requeue",
         "lifecycle/transition.py",
-        "generation=state.event.generation + 1",
-        "generation=state.event.generation",
+        "generation=event.generation + 1",
+        "generation=event.generation",
         f"{MEMORY}a_requeued_dead_letter_begins_again",
         "Two lives of one event cannot be distinguished in the log.",
+    ),
+    Mutant(
+        "lifecycle: due time of a requeue",
+        "lifecycle/transition.py",
+        "due = max(now, event.due_ts)",
+        "due = now",
+        f"{MEMORY}a_requeued_dead_letter_waits_for_a_handler_that_may_still_run[lease over]",
+        "A handler begins while the one before it still runs on another node.",
+    ),
+    Mutant(
+        "lifecycle: handlers that a settlement stops",
+        "lifecycle/transition.py",
+        "due = max(now + command.delay, stopped_until(state.handlers, handlers))",
+        "due = now + command.delay",
+        f"{MEMORY}an_event_waits_for_a_handler_that_its_settlement_stops[fail]",
+        "A retry runs beside the handler that a timeout of the event stops.",
     ),
     Mutant(
         "lifecycle: fence of a grant",

@@ -138,6 +138,22 @@ LUA = (
         "A stranger frees a lock.",
     ),
     Mutant(
+        "Redis: due time of a dead letter",
+        f"{FUNCTIONS}shared/09_handlers.lua",
+        "state[DUE] = math.max(state[DUE], handler[H_EXPIRES])",
+        "state[DUE] = state[DUE]",
+        f"{SUITE}a_requeued_dead_letter_waits_for_a_handler_that_may_still_run[failed]",
+        "A handler begins while the one before it still runs on another node.",
+    ),
+    Mutant(
+        "Redis: handlers that a settlement stops",
+        f"{FUNCTIONS}shared/09_handlers.lua",
+        "stopped = math.max(stopped, old[H_EXPIRES])",
+        "stopped = 0",
+        f"{SUITE}an_event_waits_for_a_handler_that_its_settlement_stops[fail]",
+        "A retry runs beside the handler that a timeout of the event stops.",
+    ),
+    Mutant(
         "Redis: token of a handler",
         f"{FUNCTIONS}shared/09_handlers.lua",
         "return handler and handler[H_TOKEN] == token and handler[H_FENCE] == fence and handler",

@@ -131,6 +131,14 @@ POSTGRESQL = (
         "Two events of one order are handled in the wrong order.",
     ),
     Mutant(
+        "PostgreSQL: due time of a requeue",
+        f"{SQL}dead_letters.sql",
+        "CASE WHEN due_at > to_timestamp($2) THEN 0 ELSE 2 END",
+        "2",
+        f"{SUITE}a_requeued_dead_letter_waits_for_a_handler_that_may_still_run[failed]",
+        "A handler begins while the one before it still runs on another node.",
+    ),
+    Mutant(
         "PostgreSQL: age of dead letters",
         f"{SQL}dead_letters.sql",
         "created_at <= to_timestamp($1) AND",

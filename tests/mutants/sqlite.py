@@ -114,6 +114,14 @@ SQLITE = (
         "A purge takes the dead letters of others.",
     ),
     Mutant(
+        "SQLite: due time of a requeue",
+        f"{SQL}dead_letters.sql",
+        "event_id, 'PENDING', :due_at <= :now, priority",
+        "event_id, 'PENDING', 1, priority",
+        f"{SUITE}a_requeued_dead_letter_waits_for_a_handler_that_may_still_run[failed]",
+        "A handler begins while the one before it still runs on another node.",
+    ),
+    Mutant(
         "SQLite: age of dead letters",
         f"{SQL}dead_letters.sql",
         "WHERE created_at <= :until ORDER",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
+
 from msgspec.structs import replace
 
 from durabus.lifecycle.state import HELD, NOT_YOURS, Applied, EventState, HandlerState, LockState, Refused
@@ -17,6 +19,9 @@ from durabus.model.claim import (
 from durabus.model.result import OFFERABLE, OFFERED_AT_ONCE, HandlerResult
 from durabus.model.settlement import HandlerSettlement, Keep
 from durabus.model.statuses import LIVE, SETTLED, STEPS, EventStatus, HandlerMode, ResultStatus
+
+MAX_LOGGED_BYTES = 4_096
+"""The log keeps the value of a step up to this size."""
 
 
 def claim_handler(
@@ -229,6 +234,16 @@ def ended_handler_claims(before: EventState, after: EventState) -> set[str]:
     return {h.token for h in before.handlers if h.token is not None and (h.result.handler_id, h.token) not in held}
 
 
+def stopped_until(before: tuple[HandlerState, ...], after: tuple[HandlerState, ...]) -> float:
+    """Return when the last lease is over of the handler claims that a step ended; 0 if it ended none.
+
+    The worker of such a claim learns of the end at its next renewal, so it may run the handler until then.
+    """
+    held = {(handler.result.handler_id, handler.token) for handler in after}
+    ended = (h for h in before if h.token is not None and (h.result.handler_id, h.token) not in held)
+    return max((handler.result.expires_ts or 0.0 for handler in ended), default=0.0)
+
+
 def end_handler_claims(state: EventState, incarnation: str, now: float) -> EventState:
     """End the leases of handler claims that belong to a process that has ended. Only time decides from then on."""
     if not any(_runs_in(handler, incarnation, now) for handler in state.handlers):
@@ -276,6 +291,16 @@ def handler_claim(state: EventState, handler: HandlerState) -> HandlerClaim:
         attempts=handler.result.attempts,
         expires_ts=handler.result.expires_ts or 0.0,
     )
+
+
+def logged(result: HandlerResult) -> HandlerResult:
+    """Return a result as the log keeps it: of a large value of a step only the SHA-1 and the size."""
+    text = result.value_json
+    if result.status is not ResultStatus.KEPT or text is None or len(text.encode()) <= MAX_LOGGED_BYTES:
+        return result
+    data = text.encode()
+    digest = sha1(data, usedforsecurity=False).hexdigest()
+    return replace(result, value_json=f'{{"sha1":"{digest}","bytes":{len(data)}}}')
 
 
 def claim_lock(

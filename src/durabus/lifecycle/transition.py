@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha1
 from typing import Any
 
 from msgspec.structs import replace
 
 from durabus.errors import NotADeadLetter
-from durabus.lifecycle.handlers import end_handler_claims, merge_results, void_handlers
+from durabus.lifecycle.handlers import end_handler_claims, logged, merge_results, stopped_until, void_handlers
 from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
@@ -42,9 +41,6 @@ from durabus.model.limits import JOINT
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled
 from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, SETTLED, Action, EventStatus, ResultStatus
-
-MAX_LOGGED_BYTES = 4_096
-"""The log keeps the value of a step up to this size."""
 
 
 def publish(new: NewEvent, id_: int, now: float) -> Applied:
@@ -130,6 +126,7 @@ def _complete(state: EventState, command: Complete, now: float) -> Applied | Ref
         status=EventStatus.COMPLETED_WITH_ERRORS if fatal else EventStatus.COMPLETED,
         errors=(*state.event.errors, JOINT.join(fatal)) if fatal else state.event.errors,
         updated_ts=now,
+        due_ts=_due_again(state) if fatal else state.event.due_ts,
         expires_ts=None,
     )
     return _settled(command.ref, event, handlers, _terminal(event, handlers, command, now))
@@ -142,10 +139,11 @@ def _fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
     event, handlers = state.event, merge_results(state.handlers, command.results)
     used_up = event.max_attempts is not None and event.attempts >= event.max_attempts
     if command.delay is None or used_up:
-        event, handlers = _ended(event, command.error, now), without_waits(handlers)
+        event, handlers = _ended(state, command.error, now), without_waits(handlers)
         record = _terminal(event, handlers, command, now)
     else:
-        event = _pending_again(event, now, due=now + command.delay, errors=(*event.errors, command.error))
+        due = max(now + command.delay, stopped_until(state.handlers, handlers))
+        event = _pending_again(event, now, due=due, errors=(*event.errors, command.error))
         record = Record(
             Action.FAILED,
             event,
@@ -165,6 +163,7 @@ def _release(state: EventState, command: Release, now: float) -> Applied | Refus
     state = _as_held(state)
     handlers = merge_results(state.handlers, command.results)
     due = now if _met_meanwhile(state, command) else now + command.delay
+    due = max(due, stopped_until(state.handlers, handlers))
     event = _pending_again(state.event, now, due=due, attempts=state.event.attempts - 1)
     record = Record(Action.RELEASED, event, now, state.event.worker_id, reason=command.reason)
     released = _settled(command.ref, event, handlers, record)
@@ -228,7 +227,7 @@ def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused
     error = f"{LEASE_EXPIRED if command.ended is None else PROCESS_ENDED} (worker {event.worker_id})"
     limit = event.max_attempts if event.max_attempts is not None else command.max_attempts
     if limit is not None and event.attempts >= limit:
-        ended, handlers = _ended(event, error, now), without_waits(state.handlers)
+        ended, handlers = _ended(state, error, now), without_waits(state.handlers)
         record = _terminal(ended, handlers, None, now)
         return Applied(EventState(ended, None, handlers, state.settled), (record,))
     due = now
@@ -243,10 +242,15 @@ def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused
 
 
 def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refused:
-    """Reset attempts and errors and begin a new generation. Handlers and steps that succeeded do not run again."""
-    if state.event.status not in DEAD_LETTER:
+    """Reset attempts and errors and begin a new generation. Handlers and steps that succeeded do not run again.
+
+    The event is not due while a handler that it lost with its end may still run.
+    """
+    event = state.event
+    if event.status not in DEAD_LETTER:
         return Refused(NOT_DEAD)
-    event = _pending_again(state.event, now, due=now, errors=(), attempts=0, generation=state.event.generation + 1)
+    due = max(now, event.due_ts)
+    event = _pending_again(event, now, due=due, errors=(), attempts=0, generation=event.generation + 1)
     kept = [h for h in state.handlers if h.result.status in SUCCESSES or h.result.fence]
     handlers = tuple(h if h.result.status in SUCCESSES else _anew(h) for h in kept)
     return Applied(EventState(event, None, handlers, state.settled), (Record(Action.REQUEUED, event, now),))
@@ -308,8 +312,20 @@ def _settled(ref: ClaimRef, event: Event, handlers: tuple[HandlerState, ...], re
     return Applied(EventState(event, None, handlers, settled), (record,))
 
 
-def _ended(event: Event, error: str, now: float) -> Event:
-    return replace(event, status=EventStatus.FAILED, errors=(*event.errors, error), updated_ts=now, expires_ts=None)
+def _ended(state: EventState, error: str, now: float) -> Event:
+    return replace(
+        state.event,
+        status=EventStatus.FAILED,
+        errors=(*state.event.errors, error),
+        updated_ts=now,
+        due_ts=_due_again(state),
+        expires_ts=None,
+    )
+
+
+def _due_again(state: EventState) -> float:
+    """Return the ``due_ts`` of a dead letter: a requeue must not begin its handlers while they may still run."""
+    return max(state.event.due_ts, stopped_until(state.handlers, ()))
 
 
 def _cancelled(event: Event, now: float, **changes: Any) -> Event:
@@ -347,16 +363,6 @@ def _terminal(
         command.reason if isinstance(command, Complete | Cancel | Revoke) else None,
         command.handler_id if isinstance(command, Complete) else None,
     )
-
-
-def logged(result: HandlerResult) -> HandlerResult:
-    """Return a result as the log keeps it: of a large value of a step only the SHA-1 and the size."""
-    text = result.value_json
-    if result.status is not ResultStatus.KEPT or text is None or len(text.encode()) <= MAX_LOGGED_BYTES:
-        return result
-    data = text.encode()
-    digest = sha1(data, usedforsecurity=False).hexdigest()
-    return replace(result, value_json=f'{{"sha1":"{digest}","bytes":{len(data)}}}')
 
 
 SUCCESSES = frozenset({ResultStatus.SUCCEEDED, ResultStatus.KEPT})

@@ -104,7 +104,9 @@ class Claims(Protocol):
           ended or was removed: the step that ends the child makes the parent due and wakes the workers of its bus.
         - Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: it replaces what some database
           cannot hold, cuts what is too long, and notes the cut.
-        - ``results`` overwrite the stored results of the same handlers.
+        - ``results`` overwrite the stored results of the same handlers. This ends the claims on these handlers. After a
+          ``Fail`` or ``Release``, the event is not due before their leases are over, because until then a worker may
+          still run the handler. Only a wait that is met, or the end of the last child, makes it due before.
         - A result with the status WAITING in a ``Fail`` or ``Release`` is a wait (``durabus.model.wait``). It is met by
           the first event of its bus and type that is stored after the waiting event, before the wait's ``until``, and
           with equal fields. If one is stored already, this step keeps it in the place of the wait, and a release is due

@@ -21,6 +21,8 @@ class DeadLetters(Protocol):
         """Put dead letters back into the queue, all or none.
 
         - Each becomes PENDING and due, with no attempts, no errors, ``generation + 1``, and a REQUEUED entry.
+        - If claims on its handlers were valid when it ended, it is due when the last of their leases is over: until
+          then a worker may still run the handler.
         - Results of handlers that succeeded, and steps, are kept. The other results are dropped; only their fences are
           kept.
         - An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless.

@@ -22,7 +22,9 @@ from tests.unit.lifecycle.part import (
     find_row,
     live_handler_claim,
     renamed,
+    still_running,
 )
+from tests.unit.lifecycle.wait_model import WaitModel, check_waits
 
 from durabus.lifecycle import handlers, transition
 from durabus.lifecycle.state import (
@@ -51,8 +53,8 @@ class EventModel:
     """One event and ``handler_ids``.
 
     ``serial``: the handlers exclude each other by a lock. ``own_limit``: ``max_attempts`` is the event's own, else the
-    workers bring it. ``starts``: workers say when they begin. ``careless`` names what a badly
-    composed store leaves out.
+    workers bring it. ``starts``: workers say when they begin. ``waits``: a handler of the event waits for another one.
+    ``careless`` names what a badly composed store leaves out.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class EventModel:
         serial: bool = False,
         own_limit: bool = True,
         starts: bool = True,
+        waits: bool = False,
         careless: str = "",
     ) -> None:
         self.tally = Tally()
@@ -70,6 +73,7 @@ class EventModel:
         self._handlers = [
             HandlerModel(handler_id, self.tally, serial=serial, careless=careless) for handler_id in handler_ids
         ]
+        self._waits = WaitModel(self.tally, careless) if waits else None
         self._serial = serial
         self._own_limit = own_limit
         self._asked_limit = None if own_limit else MAX_ATTEMPTS
@@ -80,7 +84,8 @@ class EventModel:
     @property
     def trying(self) -> str:
         """The step that is being tried."""
-        return self._trying or next((handler.trying for handler in self._handlers if handler.trying), "")
+        others = [*self._handlers, *([self._waits] if self._waits else [])]
+        return self._trying or next((other.trying for other in others if other.trying), "")
 
     def start(self) -> Part:
         """Return the state of an event that was just published."""
@@ -90,6 +95,7 @@ class EventModel:
     def check(self, part: Part) -> None:
         """Check the rules about a state by itself."""
         check_state(part.state)
+        check_waits(part)
         valid = [row.result.handler_id for row in part.state.handlers if live_handler_claim(row)]
         if self._serial and len(valid) > 1:
             raise Broken(f"serial handlers have a valid claim each: {valid}")
@@ -124,6 +130,9 @@ class EventModel:
         for handler in self._handlers:
             found += handler.moves(part)
             handler.trying = ""
+        if self._waits is not None:
+            found += self._waits.moves(part)
+            self._waits.trying = ""
         found += self._time(part)
         return [move for move in found if move.after != part]
 
@@ -140,6 +149,7 @@ class EventModel:
         ]
         found += [("expire", Expire(limit)), ("requeue", Requeue()), ("reset", Reset("admin"))]
         found.append(("revoke", Revoke("not wanted")))
+        found += self._waits.commands() if self._waits is not None else []
         return found + self._writes_with_results()
 
     def _writes_with_results(self) -> list[tuple[str, EventCommand]]:
@@ -189,6 +199,8 @@ class EventModel:
         if self._beyond_bounds(state, command):
             return []
         self._trying = name
+        if self._waits is not None:
+            command = self._waits.composed(part, command)
         how = standing(state, command)
         outcome = transition.transition(state, command, NOW)
         if isinstance(outcome, Refused):
@@ -197,9 +209,13 @@ class EventModel:
                 raise Broken(f"refused although the table allows it: {outcome.reason}")
             return []
         check_step(state, command, outcome, how)
+        if self._waits is not None:
+            self._waits.check_step(state, command, outcome.state, how)
         if not allowed(state, command, how):
             raise Broken("applied although the table refuses it")
         effect = _effect(state, command, outcome)
+        if effect is Effect.TAKE and part.stopped:
+            raise Broken(f"the event is claimed while {sorted(part.stopped)} may still run")
         self.tally.seen["repeat answered"] += how == REPEATED
         self.tally.seen["late settlement"] += how == LATE
         self._count(state, command, effect)
@@ -225,12 +241,18 @@ class EventModel:
                 self.tally.seen["dead letter"] += record.event.status in DEAD_LETTER
         for handler in self._handlers:
             handler.check_untouched(part, applied.state)
-        return renamed(part._replace(state=applied.state, ended=ended))
+        stopped = still_running(part, applied.state)
+        self.tally.seen["handler stopped by others"] += len(stopped - part.stopped)
+        return renamed(part._replace(state=applied.state, ended=ended, stopped=stopped))
 
     def _time(self, part: Part) -> list[Move]:
         state, found = part.state, []
-        if state.event.due_ts > NOW:
-            due = replace(state, event=replace(state.event, due_ts=NOW))
+        # A dead letter is due for a requeue with the last lease of its handlers, not before.
+        holds = state.event.status in TERMINAL and any(map(live_handler_claim, state.handlers))
+        due = state if holds else replace(state, event=replace(state.event, due_ts=min(state.event.due_ts, NOW)))
+        if part.stopped:
+            found.append(Move("stopped handlers have ended", part._replace(state=due, stopped=frozenset())))
+        if due != state and (state.event.due_ts < NOW + LEASE or not part.stopped):
             found.append(Move("retry falls due", part._replace(state=due)))
         if alive(state.event.expires_ts):
             over = replace(state, event=replace(state.event, expires_ts=OVER))

@@ -172,7 +172,7 @@ def _done(state: EventState, command: Complete) -> bool:
     statuses = {row.result.handler_id: row.result.status for row in state.handlers}
     statuses.update((result.handler_id, result.status) for result in command.results)
     of_no_use = bool(command.errors) or ResultStatus.UNRECOVERABLE in statuses.values()
-    return of_no_use or all(status in SETTLED for status in statuses.values())
+    return of_no_use or all(status in SETTLED or status is ResultStatus.WAITING for status in statuses.values())
 
 
 def _started_already(before: EventState, command: EventCommand) -> bool:

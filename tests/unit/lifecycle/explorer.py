@@ -1,8 +1,9 @@
 """Walks every state that a model can reach, breadth first, and says how it got to the first one that breaks a rule.
 
-The models are in ``event_model`` (one event, its handlers, the lock between them), ``bus_model`` (two events behind
-one lock) and ``lock_model`` (a lock by itself). All of them drive the production functions and compose
-them as a store does: a claim takes its lock in the same step, is renewed only together with it, and frees it.
+The models are in ``event_model`` (one event, its handlers, the lock between them), ``wait_model`` (an event that waits
+for another), ``bus_model`` (two events behind one lock) and ``lock_model`` (a lock by itself). All of them drive the
+production functions and compose them as a store does: a claim takes its lock in the same step, is renewed only together
+with it, and frees it.
 
 **What is in a state.** Only what the store holds. Workers have no state of their own here, because nothing they know
 or forget may matter: in every state the network delivers every message that any worker could ever have sent, in any
@@ -11,9 +12,16 @@ repeat, after a lost reply), with claims that were lost long ago, with an old gr
 that was delivered twice), and with forged mixtures of token and fence. A crashed worker is one that sends no message
 any more. This covers two workers and every larger number of them.
 
+**Batches** have no states of their own: a store judges each settlement of a batch alone, under its own token and fence,
+so what holds for every single settlement holds for each one of a batch.
+
+**A worker that loses a handler claim** learns of it later. A handler whose claim somebody else ended may run until its
+lease is over; the walk remembers it until then, and no event may be claimed meanwhile.
+
 **Time** stands still at ``NOW``; that a lease ends, or a retry falls due, is a step that may happen at any moment. A
 lease that is over ends exactly at ``NOW``, so the boundary itself is what is walked. Leases that were granted in one
-step (a claim and its lock) end in one step, as they do in a store.
+step (a claim and its lock) end in one step, as they do in a store. So do the lease of a handler and the due time that
+waits for it.
 
 **Names.** Tokens and fences only matter by being equal or not, and fences by being larger. After each step they are
 renamed (the newest fence is always ``FENCE``), error texts are blanked and handler attempts levelled. That makes the

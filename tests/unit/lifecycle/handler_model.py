@@ -35,7 +35,7 @@ from durabus.lifecycle import handlers
 from durabus.lifecycle.state import Applied, EventState, HandlerState, LockState, Refused
 from durabus.model.claim import HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
-from durabus.model.statuses import LIVE, SETTLED, EventStatus, ResultStatus
+from durabus.model.statuses import LIVE, SETTLED, TERMINAL, EventStatus, ResultStatus
 
 LOCK_KEY = "handler:event:explored"
 BUS_LOCK = "event:bus:explored"
@@ -205,12 +205,16 @@ class HandlerModel:
             raise Broken(f"{verb} changed the attempts of {self._id} by {change}")
 
     def _over(self, part: Part, row: HandlerState) -> Part:
+        """End the lease of a handler. A dead letter is due for a requeue with the last of them."""
         late = replace(row, result=replace(row.result, expires_ts=OVER))
         rows = tuple(late if other is row else other for other in part.state.handlers)
         lock = part.lock
         if lock is not None and lock_alive(lock) and lock.token == row.token:
             lock = replace(lock, expires_ts=OVER)
-        return renamed(part._replace(state=replace(part.state, handlers=rows), lock=lock))
+        state = replace(part.state, handlers=rows)
+        if state.event.status in TERMINAL and not part.stopped and not any(map(live_handler_claim, rows)):
+            state = replace(state, event=replace(state.event, due_ts=min(state.event.due_ts, NOW)))
+        return renamed(part._replace(state=state, lock=lock))
 
     def _claim(self, shape: tuple[str, int]) -> HandlerClaim:
         token, fence = shape

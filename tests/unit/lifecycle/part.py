@@ -11,7 +11,7 @@ from tests.unit.lifecycle.lock_model import renamed_lock
 
 from durabus.lifecycle.state import EventState, HandlerState, LockState, SettledClaim
 from durabus.model.claim import ClaimRef
-from durabus.model.statuses import EventStatus, ResultStatus
+from durabus.model.statuses import HISTORY, EventStatus, ResultStatus
 
 PROCESS, OTHER_PROCESS = "~00000000001", "~00000000002"
 """The incarnation of the process that holds the claim, and another one."""
@@ -48,6 +48,10 @@ class Part(NamedTuple):
     """Whether this generation has its terminal entry."""
     fenced: frozenset[str]
     """Handlers that were granted once: their fence may not begin again."""
+    stopped: frozenset[str] = frozenset()
+    """Handlers that may still run although their claim is gone: neither their worker nor time has ended it."""
+    awaited_is_stored: bool = False
+    """Whether the event that a handler waits for is stored."""
 
 
 class Effect(Enum):
@@ -91,6 +95,17 @@ def live_handler_claim(row: HandlerState) -> tuple[str | None, int] | None:
     return (row.token, row.result.fence) if processing and alive(row.result.expires_ts) else None
 
 
+def still_running(part: Part, after: EventState) -> frozenset[str]:
+    """Return the handlers that may still run without a claim once a step has led to ``after``.
+
+    An event that completed or was cancelled runs no handler again, so nothing can overlap with them.
+    """
+    if after.event.status in HISTORY:
+        return frozenset()
+    rows = ((row, find_row(after, row.result.handler_id)) for row in part.state.handlers if live_handler_claim(row))
+    return part.stopped | {row.result.handler_id for row, now in rows if now is None or now.token != row.token}
+
+
 def find_row(state: EventState, handler_id: str) -> HandlerState | None:
     """Return what the store holds of a handler."""
     for row in state.handlers:
@@ -107,7 +122,7 @@ def renamed(part: Part) -> Part:
         lock = renamed_lock(lock, LOST if holder is None else f"{holder}/{CURRENT}")
     rows = tuple(sorted(map(_renamed_row, state.handlers), key=lambda row: row.result.handler_id))
     fenced = part.fenced | {row.result.handler_id for row in rows if row.result.fence}
-    plain = Part(_renamed_event(state, rows), lock, part.ended, fenced)
+    plain = part._replace(state=_renamed_event(state, rows), lock=lock, fenced=fenced)
     if not rows:
         return plain
     return _mirrored(plain) if _order(plain, SECOND) > _order(plain, FIRST) else plain
@@ -117,12 +132,13 @@ def _order(part: Part, handler_id: str) -> tuple[object, ...]:
     """Return a sort key of handlers. They are interchangeable: one of two situations that differ by names is enough."""
     row = find_row(part.state, handler_id)
     holds_lock = part.lock is not None and part.lock.token == f"{handler_id}/{CURRENT}"
+    known = (handler_id in part.fenced, handler_id in part.stopped, holds_lock)
     if row is None:
-        return (handler_id in part.fenced, holds_lock)
+        return known
     result = row.result
     settled = "" if row.settled_token is None else row.settled_token.partition("/")[2]
     status = (result.status, result.expires_ts or 0.0, result.fence, row.token is None, settled)
-    return (handler_id in part.fenced, holds_lock, *status)
+    return (*known, *status)
 
 
 def _mirrored(part: Part) -> Part:
@@ -138,8 +154,8 @@ def _mirrored(part: Part) -> Part:
     lock = part.lock
     if lock is not None:
         lock = replace(lock, token=_swap(lock.token))
-    fenced = frozenset(_OTHER[handler_id] for handler_id in part.fenced)
-    return Part(replace(part.state, handlers=rows), lock, part.ended, fenced)
+    fenced, stopped = (frozenset(_OTHER[one] for one in ids) for ids in (part.fenced, part.stopped))
+    return part._replace(state=replace(part.state, handlers=rows), lock=lock, fenced=fenced, stopped=stopped)
 
 
 def _swap(token: str | None) -> str | None:

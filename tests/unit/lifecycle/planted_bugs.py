@@ -356,6 +356,12 @@ HANDLER_BUGS = {
     "cancellation leaves the claims on handlers": PlantedBug(
         _after(Revoke, _keep_handler_claims), "outlives its cancelled event"
     ),
+    "requeue begins beside a handler that may still run": PlantedBug(
+        _after(Requeue, lambda _, applied: _changed_and_logged(applied, due_ts=0.0)), "may still run"
+    ),
+    "retry begins beside a handler that it stopped": PlantedBug(
+        lambda monkeypatch: monkeypatch.setattr(transition, "stopped_until", lambda *_: 0.0), "may still run"
+    ),
     "requeue forgets handler fences": PlantedBug(_wrap(Requeue, _forget_fences), "h1"),
 }
 

@@ -19,6 +19,8 @@ from tests.unit.lifecycle.explorer import (
 from tests.unit.lifecycle.lock_model import LockModel
 from tests.unit.lifecycle.part import FIRST, SECOND
 from tests.unit.lifecycle.planted_bugs import EVENT_BUGS, HANDLER_BUGS, LOCK_BUGS, PlantedBug
+from tests.unit.lifecycle.planted_wait_bugs import WAIT_BUGS
+from tests.unit.lifecycle.wait_model import STORES_WAIT_UNSEEN
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,18 @@ def test_every_state_of_an_event_with_one_handler_keeps_the_rules(own_limit: boo
     model = EventModel((FIRST,), own_limit=own_limit)
     walked(model, "one handler", 1_000)
     assert set(model.tally.applied) == set(model.tally.refused) == EVENT_VERBS | HANDLER_VERBS
+    assert model.tally.seen["handler stopped by others"]
+
+
+def test_every_state_of_an_event_that_waits_for_another_keeps_the_rules() -> None:
+    model = EventModel(waits=True)
+    walked(model, "one wait", 800)
+    assert set(model.tally.applied) == set(model.tally.refused) == EVENT_VERBS | {"meet"}
+    assert set(+model.tally.seen) >= {
+        "wait met while its handler ran",
+        "wait of a claimed event met",
+        "wait of an abandoned event met",
+    }
 
 
 @pytest.mark.long
@@ -141,6 +155,18 @@ def test_a_bug_planted_in_the_handlers_is_found(bug: PlantedBug, monkeypatch: py
     bug.plant(monkeypatch)
     with pytest.raises(Violation, match=bug.rule):
         Walk(EventModel((FIRST,)))
+
+
+@pytest.mark.parametrize("bug", WAIT_BUGS.values(), ids=WAIT_BUGS.keys())
+def test_a_bug_planted_in_the_waits_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    with pytest.raises(Violation, match=bug.rule):
+        Walk(EventModel(waits=True))
+
+
+def test_a_store_that_stores_a_wait_without_a_look_at_stored_events_is_found() -> None:
+    with pytest.raises(Violation, match="the wait is not met"):
+        Walk(EventModel(waits=True, careless=STORES_WAIT_UNSEEN))
 
 
 @pytest.mark.parametrize("bug", LOCK_BUGS.values(), ids=LOCK_BUGS.keys())

@@ -14,9 +14,9 @@ from typing import TypeGuard
 from msgspec.structs import replace
 
 from durabus.errors import LeaseLost
-from durabus.lifecycle.handlers import merge_results
+from durabus.lifecycle.handlers import logged, merge_results
 from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventState, Expire, HandlerState, Refused
-from durabus.lifecycle.transition import logged, transition
+from durabus.lifecycle.transition import transition
 from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import with_first_success
@@ -157,7 +157,8 @@ class Changes:
                 case status:
                     if status in DEAD_LETTER:
                         errors, holder = strings_to(event.errors), (event.worker_id, event.picked_ts, event.started_ts)
-                        dead_letters.append((id_, status.value, event.updated_ts, errors, *holder))
+                        times = (event.updated_ts, event.due_ts)
+                        dead_letters.append((id_, status.value, *times, errors, *holder))
                     gone.append(id_)
         if returned:
             await session.all("return_events", *columns(returned))

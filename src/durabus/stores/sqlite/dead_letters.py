@@ -82,15 +82,20 @@ def _requeue_one(tx: Transaction, id_: int) -> Event:
     if isinstance(applied, Refused):
         return event
     after = applied.state
-    has_results = bool(after.handlers)
     tx.run(
         SQL["requeue_dead_letter"],
-        {"id": id_, "generation": after.event.generation, "has_results": has_results, "now": tx.now},
+        {
+            "id": id_,
+            "generation": after.event.generation,
+            "has_results": bool(after.handlers),
+            "now": tx.now,
+            "due_at": after.event.due_ts,
+        },
     )
     forget_dead_letters(tx, [id_])
     note_live(tx, {event.bus: 1})
     store_handlers(tx, StoredEvent(before, None, has_results=True), after)
-    if after.event.tags:
+    if after.event.tags and after.event.due_ts <= tx.now:
         tx.run(SQL["ready_event_tags"], {"ids": to_json([id_])})
     append(tx, applied.entries, after.event)
     tx.woken.add(after.event.bus)

@@ -87,6 +87,7 @@ def _insert_dead_letter(tx: Transaction, event: Event) -> None:
             "id": event.id,
             "status": event.status.value,
             "now": event.updated_ts,
+            "due_at": event.due_ts,
             "errors": strings_to(event.errors),
             "worker_id": event.worker_id,
             "picked_at": event.picked_ts,

@@ -7,16 +7,18 @@ from functools import partial
 import pytest
 
 from durabus.errors import EventNotFound, LeaseLost, NotADeadLetter
+from durabus.model.claim import Claim
 from durabus.model.event import Event, new_event_id
 from durabus.model.query import Counts
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
-from durabus.model.statuses import DEAD_LETTER, Action, EventStatus, ResultStatus
+from durabus.model.statuses import DEAD_LETTER, Action, EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import handler_claim, outcome
 from durabus.testing.conformance.lab import ALICE, BUS, OTHER_BUS, Lab
 
 FAILED = EventStatus.FAILED
+STOPPED = HandlerResult(handler_id="mail", status=ResultStatus.TIMED_OUT, attempts=1, error="the event timed out")
 
 
 async def _dead(lab: Lab, count: int, bus: str = BUS) -> list[Event]:
@@ -140,6 +142,30 @@ class DeadLetterTests:
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(first, outcome(ResultStatus.TRANSIENT, "no"))
 
+    @pytest.mark.parametrize("end", ["lease over", "failed", "unrecoverable", "stopped by a result"])
+    async def test_a_requeued_dead_letter_waits_for_a_handler_that_may_still_run(
+        self, lab: Lab, other_node: EventStore, end: str
+    ) -> None:
+        """If claims on its handlers were valid when it ended, it is due when the last of their leases is over."""
+        await lab.publish_one(max_attempts=1)
+        claim = await lab.claim_one()
+        running = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
+        if end == "lease over":
+            await lab.let_the_lease_end()
+        (lease_end,) = await lab.store.renew_handler_claims([running], lease=lab.lease)
+        await _end(lab, claim, end)
+        (event,) = await other_node.requeue_dead_letters([claim.event.id])
+        assert event.due_ts == lease_end
+        assert event == await lab.event(claim)
+        assert await lab.claim(other_node) == []
+        (renewed,) = await lab.store.renew_handler_claims([running], lease=lab.lease)
+        assert isinstance(renewed, LeaseLost)
+        await lab.advance(lab.lease)
+        again = await lab.claim_one(other_node)
+        assert (again.event.id, again.event.generation) == (event.id, 1)
+        (result,) = again.results
+        assert (result.status, result.fence, result.expires_ts) == (ResultStatus.PENDING, running.fence, None)
+
     @pytest.mark.parametrize("now", ["pending", "processing"])
     async def test_an_event_requeued_before_is_returned_unchanged(
         self, lab: Lab, other_node: EventStore, now: str
@@ -211,6 +237,20 @@ class DeadLetterTests:
         answers = await lab.race([partial(node.requeue_dead_letters, [dead.id]) for node in nodes])
         assert {event.generation for (event,) in answers} == {1}
         assert (await lab.trail(dead)).count("REQUEUED") == 1
+
+
+async def _end(lab: Lab, claim: Claim, how: str) -> None:
+    """End an event in its last attempt while one of its handlers runs under a claim of its own."""
+    match how:
+        case "lease over":
+            assert await lab.claim() == []
+        case "failed":
+            await lab.settle_one(Fail(claim.ref, "no", 0.0))
+        case "unrecoverable":
+            await lab.settle_one(Complete(claim.ref, errors=("no such customer",)))
+        case _:
+            await lab.settle_one(Fail(claim.ref, "no", 0.0, (STOPPED,)))
+    assert (await lab.event(claim)).status in DEAD_LETTER
 
 
 class PurgeTests:

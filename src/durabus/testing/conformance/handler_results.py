@@ -104,6 +104,7 @@ class HandlerResultTests:
         (stored,) = await lab.store.list_results(claim.event.id)
         assert (stored.status, stored.attempts, stored.error) == (ResultStatus.TRANSIENT, 5, "no")
         assert stored.fence == first.fence
+        await lab.let_the_lease_end()
         again = await handler_claim(lab, await lab.claim_one(), ("mail",), HandlerMode.PARALLEL)
         assert (again.fence, again.attempts) == (first.fence + 1, 6)
         with pytest.raises(LeaseLost):

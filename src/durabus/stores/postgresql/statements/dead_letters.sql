@@ -2,7 +2,8 @@
 
 -- name: insert_dead_letters
 -- Copies events that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. The caller passes the last holder: the
--- row of an event that is PENDING again lacks it, but the former holder may still end it.
+-- row of an event that is PENDING again lacks it, but the former holder may still end it. A requeue keeps due_at if it
+-- lies ahead.
 -- Relies on events_id.
 INSERT INTO {schema}.dead_letters (
     id, bus, type, event_id, status, priority, attempts, generation, fence, max_attempts, worker_id, created_at,
@@ -10,13 +11,13 @@ INSERT INTO {schema}.dead_letters (
 )
 SELECT
     event.id, bus, type, event_id, given.status, priority, attempts, generation, fence, max_attempts,
-    given.worker_id, created_at, to_timestamp(given.updated), due_at, to_timestamp(given.picked),
+    given.worker_id, created_at, to_timestamp(given.updated), to_timestamp(given.due), to_timestamp(given.picked),
     to_timestamp(given.started), parent_id, idempotency_key,
     tags, metadata, given.errors, payload
 FROM unnest(
-    $1::bigint[], $2::text[], $3::double precision[], $4::text[], $5::text[], $6::double precision[],
-    $7::double precision[]
-) AS given (id, status, updated, errors, worker_id, picked, started)
+    $1::bigint[], $2::text[], $3::double precision[], $4::double precision[], $5::text[], $6::text[],
+    $7::double precision[], $8::double precision[]
+) AS given (id, status, updated, due, errors, worker_id, picked, started)
 JOIN {schema}.events AS event ON event.id = given.id AND event.id = ANY ($1::bigint[])
 
 -- name: list_dead_letters
@@ -33,14 +34,15 @@ ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: requeue_dead_letters
--- Puts dead letters back into the queue: PENDING and due, counters zero, the next generation, the same fence.
+-- Puts dead letters back into the queue: PENDING, counters zero, the next generation, the same fence. An event that is
+-- not due goes to queue_part 0.
 INSERT INTO {schema}.events (
     id, bus, type, event_id, status, queue_part, priority, attempts, generation, fence, max_attempts, has_results,
     created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
 )
 SELECT
-    id, bus, type, event_id, 'PENDING', 2, priority, 0, generation + 1, fence, max_attempts, true,
-    created_at, to_timestamp($2), to_timestamp($2), parent_id, idempotency_key, tags, metadata, payload
+    id, bus, type, event_id, 'PENDING', CASE WHEN due_at > to_timestamp($2) THEN 0 ELSE 2 END, priority, 0,
+    generation + 1, fence, max_attempts, true, created_at, to_timestamp($2), greatest(due_at, to_timestamp($2)), parent_id, idempotency_key, tags, metadata, payload
 FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[])
 
 -- name: purge_dead_letters

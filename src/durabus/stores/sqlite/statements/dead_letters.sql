@@ -2,7 +2,8 @@
 
 -- name: insert_dead_letter
 -- Copies an event that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. The caller passes the last holder:
--- the row of an event that is PENDING again lacks it, but the former holder may still end it.
+-- the row of an event that is PENDING again lacks it, but the former holder may still end it. A requeue keeps due_at
+-- if it lies ahead.
 INSERT INTO dead_letters (
     id, bus, type, event_id, status, priority, attempts, generation, fence, max_attempts, worker_id, has_results,
     created_at, updated_at, due_at, processing_started_at, started_at, parent_id, idempotency_key, tags, metadata,
@@ -10,7 +11,7 @@ INSERT INTO dead_letters (
 )
 SELECT
     id, bus, type, event_id, :status, priority, attempts, generation, fence, max_attempts, :worker_id, has_results,
-    created_at, :now, due_at, :picked_at, :started_at, parent_id, idempotency_key, tags, metadata,
+    created_at, :now, :due_at, :picked_at, :started_at, parent_id, idempotency_key, tags, metadata,
     :errors, payload
 FROM events WHERE id = :id
 
@@ -30,14 +31,15 @@ SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: requeue_dead_letter
--- Puts a dead letter back into the queue: PENDING and due, counters zero, the next generation, the same fence.
+-- Puts a dead letter back into the queue: PENDING, counters zero, the next generation, the same fence. It is ready if
+-- it is due.
 INSERT INTO events (
     id, bus, type, event_id, status, ready, priority, attempts, generation, fence, max_attempts, has_results,
     created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
 )
 SELECT
-    id, bus, type, event_id, 'PENDING', 1, priority, 0, :generation, fence, max_attempts, :has_results,
-    created_at, :now, :now, parent_id, idempotency_key, tags, metadata, payload
+    id, bus, type, event_id, 'PENDING', :due_at <= :now, priority, 0, :generation, fence, max_attempts, :has_results,
+    created_at, :now, :due_at, parent_id, idempotency_key, tags, metadata, payload
 FROM dead_letters WHERE id = :id
 
 -- name: old_dead_letters

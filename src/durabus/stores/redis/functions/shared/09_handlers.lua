@@ -238,12 +238,12 @@ function handlers.comes_too_late(new, old)
 end
 
 -- Replace the results of the same handlers. A handler claim that this ends frees its lock. A fence never falls. A wait
--- that is known, or was met meanwhile, stays as it is.
+-- that is known, or was met meanwhile, stays as it is. Returns when the last lease of these claims is over, or 0.
 function handlers.merge(tx, state, results)
   if #results == 0 then
-    return
+    return 0
   end
-  local list = handlers.of(tx, state)
+  local list, stopped = handlers.of(tx, state), 0
   for _, result in ipairs(results) do
     local old = handlers.by_id(list, result[H_ID])
     result[H_TOKEN], result[H_SETTLED], result[H_LOCK] = false, false, false
@@ -253,6 +253,7 @@ function handlers.merge(tx, state, results)
       result = old
     elseif old then
       if old[H_TOKEN] then
+        stopped = math.max(stopped, old[H_EXPIRES])
         handlers.free_lock(tx, state, old[H_TOKEN])
       end
       result[H_FENCE] = math.max(result[H_FENCE], old[H_FENCE])
@@ -264,6 +265,17 @@ function handlers.merge(tx, state, results)
     end
   end
   handlers.put(tx, state, list)
+  return stopped
+end
+
+-- Make a dead letter due for a requeue only when all leases of the claims on its handlers are over: until then a worker
+-- may still run a handler.
+function handlers.delay_requeue(tx, state)
+  for _, handler in ipairs(state[HANDLERS] and handlers.of(tx, state) or NONE) do
+    if handler[H_TOKEN] then
+      state[DUE] = math.max(state[DUE], handler[H_EXPIRES])
+    end
+  end
 end
 
 -- Return what the log keeps: the results without the claims, and of a large value of a step only the SHA-1 and the size.

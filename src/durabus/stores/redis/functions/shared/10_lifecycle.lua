@@ -126,8 +126,8 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
   if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'COMPLETED', 'COMPLETED_WITH_ERRORS') or NOT_YOURS
   end
-  local fatal = errors
-  if state[HANDLERS] or #results > 0 then
+  local fatal, has_results = errors, state[HANDLERS] or #results > 0
+  if has_results then
     local merged = handlers.preview(tx, state, results)
     if #fatal == 0 then
       fatal = handlers.unrecoverable(merged)
@@ -135,9 +135,14 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
     if #fatal == 0 and not handlers.all_settled(merged) then
       return NOT_DONE
     end
-    handlers.merge(tx, state, results)
   end
   as_held(tx, state)
+  if #fatal > 0 then
+    handlers.delay_requeue(tx, state)
+  end
+  if has_results then
+    handlers.merge(tx, state, results)
+  end
   if #fatal > 0 then
     add_error(state, table.concat(fatal, '; '))
     ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason, handler_id)
@@ -154,14 +159,18 @@ function lifecycle.fail(tx, state, token, fence, results, text, delay, time, cod
   as_held(tx, state)
   local head, worker = states.head(tx, state[ID]), state[WORKER]
   local limit = head[MAX_ATTEMPTS]
+  local last = not delay or (limit and state[ATTEMPTS] >= limit)
   waits.resolve(tx, state, results)
-  handlers.merge(tx, state, results)
+  if last then
+    handlers.delay_requeue(tx, state)
+  end
+  local stopped = handlers.merge(tx, state, results)
   add_error(state, text)
-  if not delay or (limit and state[ATTEMPTS] >= limit) then
+  if last then
     ended(tx, state, 'FAILED', time, code)
     return settled(state, token, fence, 'FAILED')
   end
-  pending_again(tx, state, tx.now + delay, head)
+  pending_again(tx, state, math.max(tx.now + delay, stopped), head)
   log.append(tx, state, 'FAILED', worker, { text, state[DUE], time or false, code or false, false, false })
   return settled(state, token, fence, 'FAILED', state[DUE])
 end
@@ -172,9 +181,9 @@ function lifecycle.release(tx, state, token, fence, results, delay, reason, unti
   end
   as_held(tx, state)
   local worker, head, met = state[WORKER], states.head(tx, state[ID]), waits.resolve(tx, state, results)
-  handlers.merge(tx, state, results)
+  local stopped = handlers.merge(tx, state, results)
   state[ATTEMPTS] = state[ATTEMPTS] - 1
-  pending_again(tx, state, met and tx.now or tx.now + delay, head)
+  pending_again(tx, state, math.max(met and tx.now or tx.now + delay, stopped), head)
   if until_children then
     family.wait(tx, state, head[EVENT_ID])
   end
@@ -236,6 +245,7 @@ function lifecycle.expire(tx, state, max_attempts, incarnation)
   local text = (incarnation and PROCESS_ENDED or 'lease expired') .. ' (worker ' .. worker .. ')'
   add_error(state, text)
   if limit and state[ATTEMPTS] >= limit then
+    handlers.delay_requeue(tx, state)
     ended(tx, state, 'FAILED')
   else
     local lost = { state[TOKEN], worker, state[PICKED], state[STARTED] }
@@ -254,7 +264,7 @@ function lifecycle.reset(tx, state, reason)
 end
 
 -- Reset attempts and errors and begin a new generation. Results of handlers that succeeded stay; the others keep only
--- their fence.
+-- their fence. The event is not due while a handler that it lost with its end may still run.
 function lifecycle.requeue(tx, state)
   local id, bus, head = state[ID], state[BUS], states.head(tx, state[ID])
   drop(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))
@@ -271,7 +281,7 @@ function lifecycle.requeue(tx, state)
   end
   handlers.put(tx, state, kept)
   state[STATUS], state[ATTEMPTS], state[GENERATION], state[ERRORS] = 'PENDING', 0, state[GENERATION] + 1, false
-  state[WORKER], state[UPDATED], state[DUE] = false, tx.now, tx.now
+  state[WORKER], state[UPDATED], state[DUE] = false, tx.now, math.max(tx.now, state[DUE])
   state[PICKED], state[STARTED], state[EXPIRES] = false, false, false
   queue.enter(tx, state, head[PRIORITY], head[TAGS])
   family.join(tx, state)
