@@ -99,17 +99,17 @@ LUA = (
     Mutant(
         "Redis: attempts that are used up",
         LIFECYCLE,
-        "if not delay or (limit and state[ATTEMPTS] >= limit) then",
-        "if not delay or (limit and state[ATTEMPTS] > limit) then",
+        "local last = not delay or (limit and state[ATTEMPTS] >= limit)",
+        "local last = not delay or (limit and state[ATTEMPTS] > limit)",
         f"{SUITE}a_failure_is_final_when_the_events_own_attempts_are_used_up",
         "An event is tried once more than allowed.",
     ),
     Mutant(
         "Redis: attempt of a release",
         LIFECYCLE,
-        """  handlers.merge(tx, state, results)
+        """= handlers.merge(tx, state, results)
   state[ATTEMPTS] = state[ATTEMPTS] - 1""",
-        "  handlers.merge(tx, state, results)",
+        "= handlers.merge(tx, state, results)",
         f"{SUITE}a_released_event_gets_its_attempt_back",
         "Every deployment costs an attempt.",
     ),
