@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
-from uuid import uuid4
 
 from msgspec.structs import replace
 
@@ -154,7 +154,7 @@ class EndWatch:
     """Lets the callers that wait for events of one bus learn the ends soon. All of them share one read."""
 
     def __init__(self, store: EventStore, handles: OpenHandles) -> None:
-        self.node = uuid4().hex
+        self.node = secrets.token_hex(16)
         """The address under which workers of other nodes tell that an event has ended."""
         self._store = store
         self._handles = handles

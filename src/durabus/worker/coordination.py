@@ -89,7 +89,8 @@ def plan_of(
     results = {result.handler_id: result for result in claim.results}
     known = {handler.id for handler in handlers} | set(others)
     offered = {result.handler_id for result in claim.results if result.is_offered}
-    never_begun = [results[one] for one in offered - known if _never_begun(results[one])]
+    # In the order of the results: a set of texts has another order in every process.
+    never_begun = [one for one in claim.results if one.handler_id in offered - known and _never_begun(one)]
     held = {one for one in offered - known if results[one].status is ResultStatus.PROCESSING}
     left = [one for one in others if one not in offered and not _is_spent(results.get(one))]
     to_offer = [one for one in left if is_live(one)]

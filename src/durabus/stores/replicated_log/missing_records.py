@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from durabus.errors import StoreError
@@ -50,19 +50,19 @@ class MissingRecords:
 
     async def run(self) -> None:
         """Write the records that are missing at two looks, until cancelled."""
-        before: set[str] = set()
+        before: list[str] = []
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            missing = set(self._node.replica.core.unpublished)
-            if before & missing:
+            missing = list(self._node.replica.core.unpublished)
+            if any(one in self._node.replica.core.unpublished for one in before):
                 try:
-                    await self.write(before & missing)
+                    await self.write(before)
                 except StoreError as error:
                     logger.warning("public records are missing, trying again: %s", error)
             before = missing
 
-    async def write(self, event_ids: set[str]) -> None:
-        """Write the records of these events, unless another node does so, or has done so meanwhile."""
+    async def write(self, event_ids: Iterable[str]) -> None:
+        """Write the records of these events in this order, unless another node does so, or has done so meanwhile."""
         node = self._node
         lock: LockClaim | None = await node.own_command(ClaimLock(KEY, node.session, new_token(), LEASE))
         if lock is None:
