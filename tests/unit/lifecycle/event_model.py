@@ -84,8 +84,8 @@ class EventModel:
     @property
     def trying(self) -> str:
         """The step that is being tried."""
-        others = [*self._handlers, *([self._waits] if self._waits else [])]
-        return self._trying or next((other.trying for other in others if other.trying), "")
+        waits = "" if self._waits is None else self._waits.trying
+        return self._trying or next((handler.trying for handler in self._handlers if handler.trying), waits)
 
     def start(self) -> Part:
         """Return the state of an event that was just published."""
