@@ -11,9 +11,8 @@ from durabus.model.limits import stored_text
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.result import HandlerResult, first_success
 from durabus.model.settlement import Complete, Fail, Keep, Release, Settled
-from durabus.model.statuses import SETTLED, STEPS, Action, EventStatus, HandlerMode, ResultStatus
+from durabus.model.statuses import SETTLED, STEPS, Action, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.handler_claims import handler_claim
 from durabus.testing.conformance.lab import BUS, Lab, numbers
 
 ODD_TEXTS = ["half \ud800 of a pair \udfff", "no\0thing", "x" * 3_000_000, "\ud83d" * 1_500_000]
@@ -281,36 +280,6 @@ class SettlementTests:
         third = _result("c", ResultStatus.TIMED_OUT, "too late")
         await lab.settle_one(Fail(claim.ref, "no", 0.0, results=(third, second)))
         assert await other_node.list_results(claim.event.id) == [first[0], second, third]
-
-    @pytest.mark.parametrize("settlement", ["fail", "release"])
-    async def test_an_event_waits_for_a_handler_that_its_settlement_stops(
-        self, lab: Lab, other_node: EventStore, settlement: str
-    ) -> None:
-        """This ends the claims on these handlers. After a ``Fail`` or ``Release``, the event is not due before their
-        leases are over, because until then a worker may still run the handler.
-        """
-        claim = await lab.claimed()
-        running = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
-        await handler_claim(lab, claim, ("audit",), HandlerMode.PARALLEL)
-        (lease_end,) = await lab.store.renew_handler_claims([running], lease=lab.lease)
-        stopped = (_result("mail", ResultStatus.TIMED_OUT, "the event timed out"),)
-        if settlement == "fail":
-            assert (await lab.settle_one(Fail(claim.ref, "no", 0.0, stopped))).next_retry_ts == lease_end
-        else:
-            await lab.settle_one(Release(claim.ref, 0.0, stopped))
-        assert (await lab.event(claim)).due_ts == lease_end
-        assert await lab.claim(other_node) == []
-        await lab.advance(lab.lease)
-        assert (await lab.claim_one(other_node)).event.id == claim.event.id
-
-    async def test_a_retry_does_not_wait_for_a_handler_that_stays_claimed(self, lab: Lab) -> None:
-        """``Fail``: the event gets one more error. It becomes PENDING and due after ``delay``."""
-        claim = await lab.claimed()
-        running = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
-        await lab.settle_one(Fail(claim.ref, "no", 0.0, (_result("audit", ResultStatus.TRANSIENT, "no"),)))
-        again = await lab.claim_one()
-        held = {result.handler_id: result.expires_ts for result in again.results}
-        assert held["mail"] == running.expires_ts
 
     async def test_one_batch_may_mix_all_outcomes(self, lab: Lab) -> None:
         """One outcome for each settlement, in the same order, and the claims that ``then_claim`` granted."""

@@ -37,6 +37,7 @@ from durabus.testing.conformance.registrations import BusTests, RegistrationTest
 from durabus.testing.conformance.repeats import RepeatTests, obeying
 from durabus.testing.conformance.settlement import SettlementTests
 from durabus.testing.conformance.stale_writers import StaleWriterTests
+from durabus.testing.conformance.stopped_handlers import StoppedHandlerTests
 from durabus.testing.conformance.trim import ArchiveTests, TrimLogTests, TrimTests
 from durabus.testing.conformance.waits import EndedWaitTests, WaitTests
 
@@ -205,6 +206,7 @@ class StoreConformance(
     ModeTests,
     SerialBatchTests,
     SettlementTests,
+    StoppedHandlerTests,
     StaleWriterTests,
     RepeatTests,
     HandlerClaimTests,
