@@ -378,8 +378,7 @@ class EventBus(Requesting):
         if self._options.tracing is not None:
             tell_settled(self._options.tracing, claim.event, settled.status)
         if settled.status in TERMINAL:
-            if self._history.size is not None:
-                self._history.one_ended()
+            self._history.one_ended()
             if self._publisher.by_event_id:  # a process that only works has none
                 for handle in self._publisher.take(claim.event.event_id):
                     handle.settle(claim, settlement, settled)
