@@ -32,7 +32,7 @@ def test_the_demo_ends_with_three_tables_and_a_report(tmp_path: Path) -> None:
     assert re.findall(r"^(?:silver|gold)\.\w+", told, flags=re.MULTILINE) == [
         "silver.events",
         "silver.attempts",
-        "gold.dead_letters",
+        "gold.activity",
     ]
     assert re.search(r"^order\.placed +60 ", told, flags=re.MULTILINE)
     (report,) = re.findall(r"^report: (.+)$", told, flags=re.MULTILINE)

@@ -8,14 +8,14 @@ from pyspark.sql import DataFrame
 from tests.pipeline.history import History
 
 from durabus import upcast
-from durabus.pipeline import analytics
+from durabus.pipeline.activity import activity, parents_of
 from durabus.pipeline.derive import TRANSFORMS, all_rows
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import in_ranges
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.rebuilding import rebuild
 from durabus.pipeline.run import Pipeline
-from durabus.pipeline.schema import EVENT_LOG
+from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.tables import EventTable
 
@@ -25,18 +25,11 @@ TYPED = [EventTable("mail.*")]
 
 
 def computed_anew(lake: Lake) -> dict[str, DataFrame]:
-    log, events, attempts = (lake.read(name) for name in (EVENT_LOG.name, *TRANSFORMS))
-    seconds = analytics.step_of(log)
+    log = lake.read(EVENT_LOG.name)
     return {
         **{name: transform(log) for name, (_, transform, _) in TRANSFORMS.items()},
         **{one.table: all_rows(lake, one) for one in SHIPPED},
-        "gold.queue_depth": analytics.queue_depth(log, seconds),
-        "gold.throughput": analytics.throughput(log, seconds),
-        "gold.latency": analytics.latency(events),
-        "gold.failure_rate": analytics.failure_rate(events),
-        "gold.handler_failures": analytics.handler_failures(events),
-        "gold.dead_letters": analytics.dead_letters(events),
-        "gold.abandoned_attempts": analytics.abandoned_attempts(attempts),
+        ACTIVITY.name: activity(log, parents_of(log)),
     }
 
 

@@ -149,7 +149,7 @@ async def test_a_bad_projection_does_not_stop_the_others(lake: Lake, session: St
     assert "double: its key is not unique: 2 rows have type='order.placed'; group by the key, or add columns" in told
     assert "keyless: its rows lack the key column type" in told
     assert [row["events"] for row in rows_of(lake, "gold.per_type_v1", "type")] == [2]
-    assert lake.exists("gold.latency"), "the analytics"
+    assert lake.exists("gold.activity"), "the analytics"
     assert not lake.exists("gold.double_v1")
     noted = lake.read("ops.runs").where("error IS NOT NULL").select("step").collect()
     assert sorted(row["step"] for row in noted) == ["broken", "double", "keyless", "raises"]

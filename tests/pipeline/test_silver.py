@@ -4,18 +4,17 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertSchemaEqual
 from tests.pipeline.history import History
 
 from durabus import Action, EventStore, LogEntry
 from durabus.model.settlement import Cancel
 from durabus.model.statuses import TERMINAL
-from durabus.pipeline.analytics import failure_rate, latency, queue_depth, throughput
+from durabus.pipeline.activity import activity, parents_of
 from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.schema import EVENT_LOG, EVENTS
+from durabus.pipeline.schema import COUNTERS, EVENT_LOG, EVENTS
 from durabus.pipeline.silver import attempts, events
 from durabus.pipeline.store_session import StoreSession
 
@@ -84,9 +83,16 @@ async def test_a_claim_that_was_settled_late_is_one_attempt_and_no_failure(
     assert found == {"done": ("COMPLETED", 0, None), "failed": ("FAILED", 1, "boom")}
     held = [(row["type"], row["outcome"], row["error"]) for row in attempts(log).collect()]
     assert sorted(held) == [("done", "COMPLETED", None), ("failed", "FAILED", "boom")]
-    depth = queue_depth(log, 3600).orderBy(F.desc("since")).first()
-    assert depth is not None
-    assert (depth["waiting"], depth["working"]) == (0, 0)
+    days = of_days(log)
+    assert (days["waiting_change"], days["working_change"]) == (0, 0)
+    assert (days["abandoned"], days["late"], days["completed"], days["dead"]) == (2, 2, 1, 1)
+
+
+def of_days(log: DataFrame) -> dict[str, int]:
+    """Return the sums of ``gold.activity`` over all types, and the number of durations from end to end."""
+    rows = activity(log, parents_of(log)).where("step = 'day' AND facet = 'type'").collect()
+    sums = {name: sum(row[name] for row in rows) for name in COUNTERS}
+    return sums | {"end_to_end": sum(len(row["end_to_end"]) for row in rows)}
 
 
 async def test_a_cancelled_event_is_an_end_and_neither_success_nor_failure(
@@ -117,14 +123,10 @@ async def test_a_cancelled_event_is_an_end_and_neither_success_nor_failure(
         ("retried", 1, "FAILED", None),
         ("running", 1, "CANCELLED", "not wanted"),
     ]
-    depth = queue_depth(log, 3600).orderBy(F.desc("since")).first()
-    assert depth is not None
-    assert (depth["waiting"], depth["working"]) == (0, 0)
-    rates = {row["type"]: (row["ended"], row["dead"], row["dead_share"]) for row in failure_rate(made).collect()}
-    assert set(rates.values()) == {(1, 0, None)}
-    (total,) = throughput(log, 3600).groupBy().sum("completed", "dead", "cancelled").collect()
-    assert tuple(total) == (0, 0, 4)
-    assert latency(made).count() == 0
+    days = of_days(log)
+    assert (days["waiting_change"], days["working_change"]) == (0, 0)
+    assert (days["completed"], days["dead"], days["cancelled"]) == (0, 0, 4)
+    assert days["end_to_end"] == 0
 
 
 async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: EventStore, history: History) -> None:

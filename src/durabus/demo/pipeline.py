@@ -25,8 +25,9 @@ QUERIES = {
             count_if(outcome IN ('FAILED', 'COMPLETED_WITH_ERRORS')) AS failed,
             count_if(outcome = 'RELEASED') AS released, count_if(outcome = 'ABANDONED') AS abandoned
         FROM silver.attempts GROUP BY worker_id ORDER BY worker_id""",
-    "gold.dead_letters": """
-        SELECT fingerprint AS error, type, events FROM gold.dead_letters ORDER BY events DESC, fingerprint""",
+    "gold.activity": """
+        SELECT name AS error, type, sum(dead) AS events FROM gold.activity
+        WHERE step = 'day' AND facet = 'error' AND dead > 0 GROUP BY ALL ORDER BY events DESC, error""",
 }
 JAVA = "spark.driver.extraJavaOptions"
 

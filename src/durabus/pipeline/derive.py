@@ -81,7 +81,7 @@ def merge_entries(lake: Lake, name: str, condition: Column) -> int:
     found = new.agg(F.count("*"), F.min(F.to_date("created_at"))).first()
     count, oldest = (0, None) if found is None else (int(found[0]), found[1])
     if count:
-        lake.merge(transform(_entries_of(log, new, oldest)), table.name, table.key)
+        lake.merge(transform(entries_of(log, new, oldest)), table.name, table.key)
     return count
 
 
@@ -96,7 +96,7 @@ def rebuild_silver(lake: Lake, name: str) -> int:
     return end
 
 
-def _entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFrame:
+def entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFrame:
     """Return all entries of the events in ``new``. ``oldest`` is the day on which the oldest of them was published."""
     touched = new.select("id").distinct()
     # A damaged entry may have no day.

@@ -9,6 +9,7 @@ from uuid import uuid4
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import ConfigurationError, PipelineError
+from durabus.pipeline.analytics import rebuild_activity
 from durabus.pipeline.derive import (
     TRANSFORMS,
     Declared,
@@ -21,7 +22,7 @@ from durabus.pipeline.derive import (
 from durabus.pipeline.lake import Lake, in_utc, plain_name, version_of
 from durabus.pipeline.lake_lock import alone
 from durabus.pipeline.projections import Projection
-from durabus.pipeline.schema import EVENTS, RUNS
+from durabus.pipeline.schema import ACTIVITY, EVENTS, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.tables import Declaration, EventTable, rebuild_table, tables_of_types, write_events
@@ -41,6 +42,8 @@ def rebuild(
     With ``since``, only rows of events with entries at or after this instant are computed; the others stay.
     """
     with alone(lake.path, session, wait=wait):
+        if name == ACTIVITY.name and since is None:
+            return rebuild_activity(lake)
         if name in TRANSFORMS:
             return rebuild_silver(lake, name) if since is None else _silver_since(lake, name, since)
         projections = {one.name: one for one in declared if isinstance(one, Projection)}
@@ -50,10 +53,8 @@ def rebuild(
         tables = {one.table: one for one in tables_of_types(lake, declared)}
         if name in tables:
             return rebuild_table(lake, tables[name]) if since is None else _table_since(lake, tables[name], since)
-    raise ConfigurationError(
-        f"no table {name!r} to rebuild: choose {', '.join([*TRANSFORMS, *projections, *tables])}, or name yours with "
-        "--projections"
-    )
+    known = ", ".join([*TRANSFORMS, ACTIVITY.name, *projections, *tables])
+    raise ConfigurationError(f"no table {name!r} to rebuild: choose {known}, or name yours with --projections")
 
 
 def _silver_since(lake: Lake, name: str, since: datetime) -> int:

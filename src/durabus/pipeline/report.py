@@ -10,15 +10,15 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.pipeline.analytics import three_digits
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
 from durabus.pipeline.expectations import newest_results
 from durabus.pipeline.gaps import read_gaps, trimmed_unread
+from durabus.pipeline.histograms import merged, percentile_ms
 from durabus.pipeline.lake import Lake, in_utc
-from durabus.pipeline.schema import EVENT_LOG, EVENTS, EXPECTATIONS
+from durabus.pipeline.schema import ACTIVITY, EVENT_LOG, EVENTS, EXPECTATIONS
 
 POINTS = 200
 """Maximum number of points of a line, for a history of any length."""
@@ -27,25 +27,25 @@ ROWS = 12
 
 def report(lake: Lake, *, made_at: datetime) -> str:
     """Return the page. ``analyze`` must have written its tables."""
+    rows = lake.read(ACTIVITY.name)
+    days = rows.where("step = 'day'")
+    minutes = rows.where("step = 'minute' AND facet = 'type'").withColumn("seconds", F.lit(60))
+    of_types = days.where("facet = 'type'")
     page = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     parts = {
         "made_at": made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "lake": escape(lake.path),
         "tiles": _tiles(lake),
-        "depth": _depth(lake.read("gold.queue_depth")),
-        "throughput": _throughput(lake.read("gold.throughput")),
-        "latency": _latency(lake.read("gold.latency")),
-        "failures": _failures(lake.read("gold.failure_rate")),
-        "dead": _dead(lake.read("gold.dead_letters")),
-        "handlers": _table(
-            lake.read("gold.handler_failures").orderBy(F.desc("failed")), "No handler has ended an event."
-        ),
+        "depth": _depth(minutes),
+        "throughput": _throughput(minutes),
+        "latency": _latency(of_types),
+        "failures": _failures(of_types),
+        "dead": _dead(days.where("facet = 'error' AND dead > 0")),
+        "handlers": _table(_handlers(days), "No handler has ended an event."),
         "stale": _table(
             lake.read("gold.stale_workers").orderBy(F.desc("claims")), "No worker holds a claim for too long."
         ),
-        "abandoned": _table(
-            lake.read("gold.abandoned_attempts").orderBy(F.desc("attempts")), "No claim was lost to a dead worker."
-        ),
+        "abandoned": _table(_abandoned(days), "No claim was lost to a dead worker."),
         "expectations": _expectations(lake),
     }
     for name, part in parts.items():
@@ -62,10 +62,11 @@ def _tiles(lake: Lake) -> str:
             F.count_if(F.col("status").isin("FAILED", "COMPLETED_WITH_ERRORS")).alias("dead"),
             F.count_if(F.col("status") == "CANCELLED").alias("cancelled"),
             F.count_if(F.col("ended_at").isNull()).alias("live"),
-            F.percentile(three_digits("end_to_end_ms"), 0.95).alias("p95"),
         )
         .first()
     )
+    of_types = lake.read(ACTIVITY.name).where("step = 'day' AND facet = 'type'").agg(merged("end_to_end").alias("all"))
+    (p95,) = of_types.select(percentile_ms("all", 0.95)).collect()[0]
     assert row is not None  # noqa: S101  (an aggregate without groups has one row)
     entries = lake.value(EVENT_LOG.name, "count(*)") or 0
     tiles = [
@@ -74,7 +75,7 @@ def _tiles(lake: Lake) -> str:
         ("dead letters", f"{row['dead']:,}", "bad" if row["dead"] else ""),
         ("cancelled", f"{row['cancelled']:,}", ""),
         ("not ended yet", f"{row['live']:,}", ""),
-        ("end to end, p95", "none yet" if row["p95"] is None else duration(row["p95"]), ""),
+        ("end to end, p95", "none yet" if p95 is None else duration(p95), ""),
         ("log entries archived", f"{entries:,}", ""),
     ]
     gaps = read_gaps(lake)
@@ -110,15 +111,10 @@ def _over_time(rows: DataFrame, names: Sequence[str]) -> OverTime | None:
 
 
 def _depth(rows: DataFrame) -> str:
-    """Return a chart of the depth of all queues. A bus without new entries keeps its depth, so changes add up."""
-    names = ("waiting", "working")
-    before = Window.partitionBy("bus").orderBy("since")
-    changes = rows.select(
-        "since", "seconds", *((F.col(n) - F.coalesce(F.lag(n).over(before), F.lit(0))).alias(n) for n in names)
-    )
-    found = _over_time(changes, names)
-    styles = dict(zip(names, ("blue", "orange"), strict=True))
-    series = [found.series(n, styles[n], list(accumulate(found.sums[n]))) for n in names] if found else []
+    """Return a chart of the depth of all queues: the changes add up."""
+    names = {"waiting_change": ("waiting", "blue"), "working_change": ("working", "orange")}
+    found = _over_time(rows, list(names))
+    series = [found.series(*names[n], list(accumulate(found.sums[n]))) for n in names] if found else []
     return line_chart(series, title="Queue depth over time")
 
 
@@ -137,7 +133,10 @@ def _throughput(rows: DataFrame) -> str:
 
 
 def _latency(rows: DataFrame) -> str:
-    found = rows.where("end_to_end_p99_ms IS NOT NULL").orderBy(F.desc("end_to_end_p99_ms")).limit(ROWS).collect()
+    all_ = rows.groupBy("bus", "type").agg(merged("end_to_end").alias("all"))
+    spans = [percentile_ms("all", p / 100).alias(f"end_to_end_p{p}_ms") for p in (50, 95, 99)]
+    measured = all_.select("bus", "type", *spans).where("end_to_end_p99_ms IS NOT NULL")
+    found = measured.orderBy(F.desc("end_to_end_p99_ms")).limit(ROWS).collect()
     bars = [
         Bar(
             _of_bus(row),
@@ -151,7 +150,12 @@ def _latency(rows: DataFrame) -> str:
 
 
 def _failures(rows: DataFrame) -> str:
-    found = rows.orderBy(F.desc("retry_share"), F.desc("dead_share"), "type").limit(ROWS).collect()
+    shares = {
+        "retry_share": "try_divide(sum(retried), sum(claimed))",
+        "dead_share": "try_divide(sum(dead), sum(completed + dead))",
+    }
+    made = rows.groupBy("bus", "type").agg(*(F.expr(share).alias(name) for name, share in shares.items()))
+    found = made.orderBy(F.desc("retry_share"), F.desc("dead_share"), "type").limit(ROWS).collect()
     bars = [
         Bar(
             _of_bus(row),
@@ -160,17 +164,32 @@ def _failures(rows: DataFrame) -> str:
         )
         for row in found
     ]
-    legend = [("orange", "had a failed attempt"), ("red", "ended as a dead letter")]
+    legend = [("orange", "claims after a failed attempt"), ("red", "ended as a dead letter")]
     return bar_chart(bars, legend, title="Failures by type")
 
 
 def _dead(rows: DataFrame) -> str:
-    found = rows.orderBy(F.desc("events"), "fingerprint").limit(ROWS).collect()
+    made = rows.groupBy("type", F.col("name").alias("fingerprint")).agg(F.sum("dead").alias("events"))
+    found = made.orderBy(F.desc("events"), "fingerprint").limit(ROWS).collect()
     bars = [
-        Bar(row["fingerprint"] or "(no error)", [("red", float(row["events"]))], f"{row['events']:,} × {row['type']}")
-        for row in found
+        Bar(row["fingerprint"], [("red", float(row["events"]))], f"{row['events']:,} × {row['type']}") for row in found
     ]
     return bar_chart(bars, title="Dead letters by error")
+
+
+def _handlers(days: DataFrame) -> DataFrame:
+    sums = [F.sum(name).alias(name) for name in ("completed", "failed")]
+    made = days.where("facet = 'handler'").groupBy("bus", F.col("name").alias("handler"))
+    found = made.agg(*sums, merged("running").alias("all")).select(
+        *("bus", "handler", "completed", "failed"),
+        *(percentile_ms("all", p / 100).alias(f"p{p}_ms") for p in (50, 99)),
+    )
+    return found.orderBy(F.desc("failed"))
+
+
+def _abandoned(days: DataFrame) -> DataFrame:
+    lost = days.where("facet = 'worker' AND abandoned > 0").groupBy(F.col("name").alias("worker"), "bus")
+    return lost.agg(F.sum("abandoned").alias("attempts"), F.max("last_at").alias("last_at")).orderBy(F.desc("attempts"))
 
 
 def _of_bus(row: Row) -> str:

@@ -40,6 +40,7 @@ from durabus.pipeline.news import News, read_news
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import EVENT_LOG, QUARANTINE, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause, with_few_rows
+from durabus.pipeline.slos import Slo
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.tables import Declaration, EventTable, tables_of_types, update_table
 from durabus.pipeline.verification import verify
@@ -189,7 +190,7 @@ class Pipeline:
 
         Returns the errors of declared tables that failed, and of broken expectations.
         """
-        analyzes = RunStep(name=ANALYZE, work=lambda: self._analyzed(session, stale_after, part))
+        analyzes = RunStep(name=ANALYZE, work=lambda: self._analyzed(session, stale_after))
         with nullcontext() if self._news is None else with_few_rows(self._lake.spark):
             if part is PipelinePart.ANALYZE:
                 return self._steps(analyzes)
@@ -259,18 +260,10 @@ class Pipeline:
         note_results(self._lake, found, run_id=self._run_id, checked_at=now)
         return errors + failures(found)
 
-    def _analyzed(self, session: StoreSession, stale_after: float, part: PipelinePart) -> Done:
-        """Write the tables of analytics that have changed.
-
-        Only a run of all parts knows which entries the tables include, because it has just updated them.
-        """
-        end = bronze_end(self._lake).rows
-        newest = end - 1 if part is PipelinePart.ALL else None
-        seen = watermarks(self._lake).get((ANALYZE, None))
-        changed = newest is None or newest != seen
-        news = self._news if self._news is not None and seen == self._news.first_seq - 1 else None
-        analyze(self._lake, session.ask(lambda store: store.now()), stale_after, changed=changed, news=news)
-        return end if changed else 0, newest
+    def _analyzed(self, session: StoreSession, stale_after: float) -> Done:
+        slos = [one for one in self._declared if isinstance(one, Slo)]
+        now = session.ask(lambda store: store.now())
+        return analyze(self._lake, now, stale_after, slos=slos, news=self._news), None
 
     def _steps(self, *steps: RunStep) -> list[str]:
         """Run steps side by side. Returns the errors of those that may fail; another error is raised at the end."""

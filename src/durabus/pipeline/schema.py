@@ -178,6 +178,45 @@ EXPECTATIONS = Table(
 )
 """One row per expectation and run: how many rows of the table break it, and the first of them as JSON."""
 
+HISTOGRAMS = ("waiting", "running", "end_to_end")
+"""The durations of ``gold.activity``, each with a histogram: see ``durabus.pipeline.histograms``."""
+PERCENTILES = (50, 95, 99)
+COUNTERS = (
+    "entries",
+    "published",
+    "claimed",
+    "retried",
+    "completed",
+    "dead",
+    "cancelled",
+    "failed",
+    "abandoned",
+    "late",
+    "released",
+    "requeued",
+    "waiting_change",
+    "working_change",
+    "handler_us",
+    "busy_us",
+)
+"""The columns of ``gold.activity`` that add up."""
+
+ACTIVITY = Table(
+    name="gold.activity",
+    ddl=(
+        "step STRING, since TIMESTAMP, facet STRING, bus STRING, type STRING, name STRING, "
+        + ", ".join(f"{name} BIGINT" for name in COUNTERS)
+        + ", "
+        + ", ".join(f"{name} ARRAY<STRUCT<from_us:BIGINT,count:BIGINT>>" for name in HISTOGRAMS)
+        + ", "
+        + ", ".join(f"{name}_p{share}_ms DOUBLE" for name in HISTOGRAMS for share in PERCENTILES)
+        + ", first_at TIMESTAMP, last_at TIMESTAMP, example STRING, example_event_id STRING, last_seq BIGINT"
+    ),
+    key=("step", "since", "facet", "bus", "type", "name"),
+    searched_by=("step", "since", "last_seq"),
+)
+"""What happened in each minute, hour and day, by type, handler, worker, error and parent."""
+
 EVENT_LOG_COLUMNS = COLUMNS
 IN_THE_LOG = tuple(
     f"CASE WHEN action <> '{Action.PUBLISHED.value}' THEN payload END" if name == "payload" else name

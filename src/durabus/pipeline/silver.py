@@ -9,7 +9,7 @@ from durabus.model.statuses import TERMINAL, Action
 from durabus.pipeline.schema import ATTEMPTS, EVENTS
 
 _TERMINAL = sorted(status.value for status in TERMINAL)
-_ENDS_ATTEMPT = sorted(
+ENDS_ATTEMPT = sorted(
     action.value
     for action in (
         Action.COMPLETED,
@@ -21,6 +21,7 @@ _ENDS_ATTEMPT = sorted(
         Action.CANCELLED,
     )
 )
+"""The actions that end a claim."""
 _FAILS = [Action.FAILED.value, Action.ABANDONED.value]
 SETTLES = [
     action.value
@@ -33,7 +34,7 @@ SETTLES = [
     )
 ]
 _SUCCEEDS = [action.value for action in (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.RELEASED)]
-OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
+OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *ENDS_ATTEMPT]
 """The actions of the entries that ``silver.attempts`` uses."""
 REPLAY_OF = "durabus_replay_of"
 """The metadata key with the id of the event that a replay has published again."""
@@ -107,7 +108,7 @@ def attempts(log: DataFrame) -> DataFrame:
     """Return ``silver.attempts``: one row for each claim. ``log`` has all entries of a claim or none."""
     action = F.col("action")
     cancelled = action == Action.CANCELLED.value
-    over = action.isin(_ENDS_ATTEMPT) & ~cancelled
+    over = action.isin(ENDS_ATTEMPT) & ~cancelled
     ended = F.struct("seq", "action", "at", "error", "reason", "execution_time_ms")
     # A cancellation that revokes a claim has the next fence. So it counts for both fences, and ends a claim that has no
     # other end.

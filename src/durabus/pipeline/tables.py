@@ -35,6 +35,7 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.projections import Projection, of_types, upcasting_source
 from durabus.pipeline.schema import CORE_TABLES, EVENTS, MERGED, REFUSED, Table
+from durabus.pipeline.slos import Slo
 from durabus.pipeline.upcasts import UPCAST_ERROR, upcasted
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -118,7 +119,7 @@ class EventTable(msgspec.Struct, frozen=True):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-Declaration = Projection | EventTable | Expectation
+Declaration = Projection | EventTable | Expectation | Slo
 """What a user may declare for a run."""
 
 
