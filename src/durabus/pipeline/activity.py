@@ -21,13 +21,13 @@ _KEY = ACTIVITY.key
 _FINE = ("facet", "bus", "type", "name", "metric", "class")
 
 
-def activity(log: DataFrame, parents: DataFrame) -> DataFrame:
-    """Return ``gold.activity`` of a log. ``parents`` are the rows of ``parents_of``."""
+def activity(log: DataFrame, parents: DataFrame | None) -> DataFrame:
+    """Return ``gold.activity`` of a log. ``parents`` are the rows of ``parents_of``; None if no entry has a parent."""
     return as_rows(changes(log, parents))
 
 
-def changes(log: DataFrame, parents: DataFrame, *, after: int = -1) -> DataFrame:
-    """Return what the entries after ``after`` add to each row of ``gold.activity``, with a row per histogram class.
+def changes(log: DataFrame, parents: DataFrame | None, *, after: int = -1) -> DataFrame:
+    """Return what the entries after ``after`` add to the rows of ``gold.activity``. A row may occur several times.
 
     ``log`` has all entries of an event or none.
     """
@@ -35,7 +35,9 @@ def changes(log: DataFrame, parents: DataFrame, *, after: int = -1) -> DataFrame
     periods = F.array(
         *(F.struct(F.lit(one).alias("step"), F.date_trunc(one, "minute").alias("since")) for one in PERIODS)
     )
-    return _summed(minutes.select(F.inline(periods), *minutes.columns), "step", "since", *_FINE)
+    return minutes.select(
+        F.inline(periods), *_FINE, *(name for name in minutes.columns if name not in ("minute", *_FINE))
+    )
 
 
 def parents_of(published: DataFrame) -> DataFrame:
@@ -48,7 +50,8 @@ def parents_of(published: DataFrame) -> DataFrame:
 def as_rows(added: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Return rows of ``gold.activity`` from changes, added to the rows of ``before``."""
     if before is not None:
-        added = _summed(added.unionByName(_as_changes(before)), "step", "since", *_FINE)
+        added = added.unionByName(_as_changes(before))
+    added = _summed(added, "step", "since", *_FINE)
     entry = "named_struct('from_us', class, 'count', durations)"
     histograms = [
         F.sort_array(F.collect_list(F.expr(f"CASE WHEN metric = '{name}' THEN {entry} END"))).alias(name)

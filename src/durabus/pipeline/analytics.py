@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -16,15 +19,12 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.schema import ACTIVITY, ATTEMPTS, EVENT_LOG
 from durabus.pipeline.slos import Slo, write_slos
+from durabus.pipeline.upserting import MOST_KEYS, of_keys
 
 STALE_AFTER = 300.0
 """Seconds after which a claim that has not ended counts as stale."""
 STALE = "gold.stale_workers"
-_SEEN, _STALE_ROWS = "seen", "rows"
-_MOST_PARENTS = 1_000
-"""Maximum number of parents that a query names one by one, so that Delta can skip files."""
-_MOST_PERIODS = 100
-"""Maximum number of periods that an update names one by one. More are named by the first and the last one."""
+_SEEN, _RECENT, _STALE_ROWS = "seen", "recent", "rows"
 
 
 def analyze(
@@ -56,8 +56,10 @@ def update_activity(lake: Lake, news: News | None = None) -> int:
     if seen is None:  # absent, or of an older durabus
         return rebuild_activity(lake)
     if seen < end - 1:
-        known = news is not None and news.first_seq <= seen + 1
-        _add(lake, news.histories if news is not None and known else _histories(lake, seen), seen)
+        if news is not None and news.first_seq <= seen + 1:
+            _add_few(lake, news, seen)
+        else:
+            _add(lake, seen)
     lake.memory.keep(ACTIVITY.name, _SEEN, end - 1)
     return end - 1 - seen
 
@@ -84,47 +86,83 @@ def _seen(lake: Lake) -> int | None:
     return -1 if newest is None else int(newest)
 
 
-def _histories(lake: Lake, seen: int) -> DataFrame:
-    """Return all entries of the events that have entries after ``seen``."""
+def _add(lake: Lake, seen: int) -> None:
+    """Add the entries after ``seen`` to the rows of the periods that they touch, in one commit."""
     log = lake.read(EVENT_LOG.name)
     new = log.where(F.col("seq") > seen)
     oldest = new.agg(F.min(F.to_date("created_at"))).first()
-    return entries_of(log, new, None if oldest is None else oldest[0])
-
-
-def _add(lake: Lake, log: DataFrame, seen: int) -> None:
-    # These are used three times, and there is one per row and class that the new entries touch.
-    added = changes(log, _parents(lake, log.where(F.col("seq") > seen)), after=seen).localCheckpoint()
-    touched = _touched(added)
-    before = lake.read(ACTIVITY.name).where(touched)
-    lake.replace_where(as_rows(added, before).coalesce(1), ACTIVITY.name, touched)
-
-
-def _touched(added: DataFrame) -> str:
-    """Return a condition on ``gold.activity`` that the rows of all periods of these changes meet."""
-    step, at = "step = '{}'", "timestamp_seconds({})"
-    periods = added.select("step", F.unix_seconds("since")).distinct().limit(_MOST_PERIODS + 1).collect()
-    if len(periods) <= _MOST_PERIODS:
-        by_step: dict[str, list[str]] = {}
-        for name, since in periods:
-            by_step.setdefault(name, []).append(at.format(since))
-        return " OR ".join(
-            f"{step.format(name)} AND since IN ({', '.join(sorted(all_))})" for name, all_ in by_step.items()
+    histories = entries_of(log, new, None if oldest is None else oldest[0])
+    added = changes(histories, _parents(lake, new), after=seen).localCheckpoint()  # it is used three times
+    periods = added.select("step", "since").distinct()
+    touched = of_keys(periods.limit(MOST_KEYS + 1).toArrow())
+    if touched is None:
+        bounds = periods.groupBy("step").agg(*(F.unix_seconds(bound("since")) for bound in (F.min, F.max))).collect()
+        touched = " OR ".join(
+            f"step = '{step}' AND since BETWEEN timestamp_seconds({first}) AND timestamp_seconds({last})"
+            for step, first, last in bounds
         )
-    bounds = added.groupBy("step").agg(*(F.unix_seconds(bound("since")) for bound in (F.min, F.max))).collect()
-    return " OR ".join(
-        f"{step.format(name)} AND since BETWEEN {at.format(first)} AND {at.format(last)}"
-        for name, first, last in bounds
-    )
+    lake.replace_where(as_rows(added, lake.read(ACTIVITY.name).where(touched)), ACTIVITY.name, touched)
 
 
-def _parents(lake: Lake, new: DataFrame) -> DataFrame:
-    """Return the events that these entries name as parents. A parent is published before its children."""
+class Recent(msgspec.Struct, frozen=True):
+    """The rows of the periods that the last run has touched, and the newest period of each step in the table."""
+
+    rows: pa.Table
+    newest: dict[str, datetime]
+
+
+def _add_few(lake: Lake, news: News, seen: int) -> None:
+    """Do the same as ``_add`` with entries in the driver's memory.
+
+    Runs in a row touch the same hour and day, so the memory also has the rows of the run before.
+    """
+    spark = lake.spark
+    named = news.table["parent_id"].null_count < len(news.table)
+    parents = _parents(lake, news.rows) if named else None
+    added = spark.createDataFrame(changes(news.histories, parents, after=seen).toArrow())
+    periods = added.select("step", "since").distinct().toArrow()
+    touched = of_keys(periods)
+    if touched is None:
+        _add(lake, seen)
+        return
+    recent: Recent | None = lake.memory.get(ACTIVITY.name, _RECENT)
+    if recent is None:
+        known = lake.read(ACTIVITY.name).groupBy("step").agg(F.max("since").alias("since")).toArrow().to_pylist()
+        recent = Recent(pa.table({}), {one["step"]: one["since"] for one in known})
+    made = as_rows(added, _rows_before(lake, recent, periods, touched)).toArrow()
+    lake.replace_where(spark.createDataFrame(made).coalesce(1), ACTIVITY.name, touched)
+    newest = dict(recent.newest)
+    for one in periods.to_pylist():
+        newest[one["step"]] = max(one["since"], newest.get(one["step"], one["since"]))
+    lake.memory.keep(ACTIVITY.name, _RECENT, Recent(made, newest))
+
+
+def _rows_before(lake: Lake, recent: Recent, periods: pa.Table, touched: str) -> DataFrame | None:
+    """Return the rows that the table has of these periods; None if it has none. Mostly they are in memory."""
+    wanted = {(one["step"], one["since"]) for one in periods.to_pylist()}
+    known = recent.rows.select(["step", "since"]).to_pylist() if recent.rows.num_columns else []
+    there = [(one["step"], one["since"]) for one in known]
+    older = [(step, since) for step, since in wanted if step in recent.newest and since <= recent.newest[step]]
+    if not older:
+        return None
+    if not set(older) <= set(there):
+        return lake.read(ACTIVITY.name).where(touched)
+    return lake.spark.createDataFrame(recent.rows.filter(pa.array([one in wanted for one in there])))
+
+
+def _parents(lake: Lake, new: DataFrame) -> DataFrame | None:
+    """Return the events that these entries name as parents; None if there are none.
+
+    A parent is published before its children, so bronze has it.
+    """
     ids = new.where("parent_id IS NOT NULL").select(F.col("parent_id").alias("event_id")).distinct()
+    few = ids.limit(MOST_KEYS + 1).toArrow()
+    if not len(few):
+        return None
     published = lake.read(EVENT_LOG.name).where(F.col("action") == Action.PUBLISHED.value)
-    few = [row[0] for row in ids.limit(_MOST_PARENTS + 1).collect()]
-    if len(few) <= _MOST_PARENTS:
-        return parents_of(published.where(F.col("event_id").isin(few) if few else F.lit(False)))
+    condition = of_keys(few)
+    if condition is not None:
+        return parents_of(published.where(condition))
     return parents_of(published.join(ids, "event_id", "left_semi"))
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -20,6 +21,7 @@ from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS, MERGED, RUNS, T
 from durabus.pipeline.silver import OF_ATTEMPTS, attempts, events
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.upcasts import upcasted_or_failed
+from durabus.pipeline.upserting import of_keys, upsert
 
 Transform = Callable[[DataFrame], DataFrame]
 _SEEN = "seen"
@@ -45,7 +47,7 @@ def update_silver(lake: Lake, name: str, news: News | None = None) -> int:
     if seen == end - 1:
         return 0
     if news is not None and news.first_seq <= seen + 1:
-        count = _merge_news(lake, table, transform, actions, news)
+        count = _merge_news(lake, table, transform, actions, news, fresh=news.first_seq == seen + 1 and not news.older)
     else:
         count = merge_entries(lake, name, F.col("seq") > seen)
     lake.memory.keep(name, _SEEN, end - 1)
@@ -63,10 +65,20 @@ def _seen(lake: Lake, table: Table) -> int | None:
     return None if newest is None else int(newest)
 
 
-def _merge_news(lake: Lake, table: Table, transform: Transform, actions: Sequence[str] | None, news: News) -> int:
+def _merge_news(
+    lake: Lake, table: Table, transform: Transform, actions: Sequence[str] | None, news: News, *, fresh: bool
+) -> int:
+    """Write the rows of the events that have new entries. If they are ``fresh``, the table has no row of them yet."""
     count = len(news.table) if actions is None else sum(one in actions for one in news.table["action"].to_pylist())
-    if count:
-        rows = news.events if table is EVENTS else transform(news.histories)
+    if not count:
+        return 0
+    rows = news.events if table is EVENTS else transform(news.histories)
+    condition = of_keys(pa.table({"id": pa.array(news.ids, pa.int64())}))
+    if fresh:
+        lake.append(rows.coalesce(1), table)
+    elif condition is not None:
+        lake.replace_where(rows.coalesce(1), table.name, condition)
+    else:
         lake.merge(rows, table.name, table.key, within=news.within)
     return count
 
@@ -125,10 +137,10 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None, n
     changed = upcasted_or_failed(news.events.where(of_types(projection.types)))
     found = _expressed(changed, projection).select(*projection.key).toArrow()
     if len(found):
-        keys = lake.spark.createDataFrame(found.group_by(list(projection.key)).aggregate([])).dropna()
-        # A merge computes its input twice, but these are few rows.
-        rows = lake.spark.createDataFrame(_rows_of(lake, projection, F.broadcast(keys)).toArrow())
-        _merge_keys(lake, projection, rows, keys)
+        few = found.group_by(list(projection.key)).aggregate([]).drop_null()
+        keys = lake.spark.createDataFrame(few)
+        upsert(lake, _rows_of(lake, projection, F.broadcast(keys)), projection.table, tuple(projection.key), few)
+        keep_maker(lake, projection)
     return len(found)
 
 

@@ -26,16 +26,13 @@ _FINGERPRINT = (
 )
 
 
-def facts(log: DataFrame, parents: DataFrame, *, after: int) -> DataFrame:
+def facts(log: DataFrame, parents: DataFrame | None, *, after: int) -> DataFrame:
     """Return what the entries after ``after`` add to the rows of ``gold.activity``, by minute.
 
-    ``log`` has all entries of an event or none. ``parents`` has a row for each event that a ``parent_id`` names.
+    ``log`` has all entries of an event or none. ``parents`` has a row for each event that a ``parent_id`` names;
+    None if there is no such event.
     """
-    known = parents.select(
-        F.col("event_id").alias("parent_id"), F.col("type").alias("parent"), F.col("published_at").alias("parent_at")
-    )
-    entries = _with_past(log).where(F.col("seq") > after).join(known, "parent_id", "left")
-    counted = _with_counters(entries)
+    counted = _with_counters(_with_parents(_with_past(log).where(F.col("seq") > after), parents))
     sample = "CASE WHEN facet = 'error' THEN named_struct('seq', seq, 'text', trouble, 'id', event_id) END"
     return counted.select(F.expr(f"inline(concat({', '.join(_FACTS)}))"), *counted.columns).select(
         *("minute", "facet", "bus", F.col("of_type").alias("type"), "name", "metric"),
@@ -71,6 +68,14 @@ def _with_past(log: DataFrame) -> DataFrame:
         .alias("lost_fence"),
         F.last(F.when(ended, F.col("results")), ignorenulls=True).over(before).alias("earlier_results"),
     )
+
+
+def _with_parents(entries: DataFrame, parents: DataFrame | None) -> DataFrame:
+    if parents is None:
+        nothing = {"parent": F.lit(None).cast("string"), "parent_at": F.lit(None).cast("timestamp")}
+        return entries.withColumns(nothing)
+    known = {"event_id": "parent_id", "type": "parent", "published_at": "parent_at"}
+    return entries.join(parents.select(*(F.col(name).alias(new) for name, new in known.items())), "parent_id", "left")
 
 
 def _with_counters(entries: DataFrame) -> DataFrame:

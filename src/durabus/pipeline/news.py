@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -51,11 +51,16 @@ class News:
         return in_ranges("t.id", self.ids)
 
     @cached_property
-    def entries(self) -> pa.Table:
-        """All entries of the events that have new entries, old ones too."""
+    def older(self) -> list[int]:
+        """The ids of those events that have earlier entries too: all that are not published by a new entry."""
         actions = self.table["action"].to_pylist()
         begun = {one for one, action in zip(self.table["id"].to_pylist(), actions, strict=True) if action == _FIRST}
-        older = [one for one in self.ids if one not in begun]
+        return [one for one in self.ids if one not in begun]
+
+    @cached_property
+    def entries(self) -> pa.Table:
+        """All entries of the events that have new entries, old ones too."""
+        older = self.older
         if not older:
             return self.table  # an event has no entry before the one that publishes it
         log = self._lake.read(EVENT_LOG.name).where(F.col("seq") < self.first_seq)
@@ -75,17 +80,6 @@ class News:
     def events(self) -> DataFrame:
         """The new rows of ``silver.events``."""
         return self._lake.spark.createDataFrame(events(self.histories).toArrow())
-
-    def has(self, column: str, values: Iterable[str] | None = None) -> bool:
-        """Return whether an entry of these events has one of these values in a column; without values, any value."""
-        found = self.entries[column]
-        if values is None:
-            return bool(found.null_count < len(found))
-        return not set(values).isdisjoint(found.unique().to_pylist())
-
-    def has_error(self, *beginnings: str) -> bool:
-        """Return whether an error of these events begins with one of these texts."""
-        return any(error.startswith(beginnings) for error in self.entries["error"].unique().to_pylist() if error)
 
 
 _FIRST = Action.PUBLISHED.value
