@@ -1,12 +1,13 @@
 """Histories that no author would think of: the commands of workers, administrators and a clock, chosen at random."""
 
 import random
+from collections.abc import Callable
 
 from tests.pipeline.history import History
 
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
 
 
@@ -36,7 +37,7 @@ class RandomHistory:
         if not self.held:
             return
         claim = self.held.pop(self.random.randrange(len(self.held)))
-        ends = [self._completed, self._failed, self._dead, self._released]
+        ends: list[Callable[[Claim], Settlement]] = [self._completed, self._failed, self._dead, self._released]
         await self.history.store.settle_events([self.random.choice(ends)(claim)])  # refused if it was overtaken
         self.history.clock.advance(self.random.random() * 3)
 
