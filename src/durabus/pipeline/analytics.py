@@ -59,7 +59,7 @@ def update_activity(lake: Lake, news: News | None = None) -> int:
         if news is not None and news.first_seq <= seen + 1:
             _add_few(lake, news, seen)
         else:
-            _add(lake, seen)
+            _add(lake, seen, end)
     lake.memory.keep(ACTIVITY.name, _SEEN, end - 1)
     return end - 1 - seen
 
@@ -86,9 +86,9 @@ def _seen(lake: Lake) -> int | None:
     return -1 if newest is None else int(newest)
 
 
-def _add(lake: Lake, seen: int) -> None:
-    """Add the entries after ``seen`` to the rows of the periods that they touch, in one commit."""
-    log = lake.read(EVENT_LOG.name)
+def _add(lake: Lake, seen: int, end: int) -> None:
+    """Add the entries after ``seen`` and before ``end`` to the rows of the periods that they touch, in one commit."""
+    log = lake.read(EVENT_LOG.name).where(F.col("seq") < end)
     new = log.where(F.col("seq") > seen)
     oldest = new.agg(F.min(F.to_date("created_at"))).first()
     histories = entries_of(log, new, None if oldest is None else oldest[0])
@@ -123,7 +123,7 @@ def _add_few(lake: Lake, news: News, seen: int) -> None:
     periods = added.select("step", "since").distinct().toArrow()
     touched = of_keys(periods)
     if touched is None:
-        _add(lake, seen)
+        _add(lake, seen, news.end)
         return
     recent: Recent | None = lake.memory.get(ACTIVITY.name, _RECENT)
     if recent is None:
