@@ -18,6 +18,7 @@ PAGES = {
     "/dashboard/handlers": "Handlers",
     "/dashboard/workers": "Workers",
     "/dashboard/live": "Live",
+    "/dashboard/pipeline": "Pipeline",
 }
 
 

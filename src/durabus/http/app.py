@@ -21,6 +21,7 @@ from durabus.http.dashboard import (
     events_page,
     login_page,
     overview_page,
+    pipeline_page,
     rendering,
     workers_page,
 )
@@ -35,7 +36,7 @@ from durabus.views.live import LiveViews
 
 logger = logging.getLogger("durabus.server")
 
-PAGES = (rendering, login_page, overview_page, events_page, dead_letters_page, workers_page)
+PAGES = (rendering, login_page, overview_page, events_page, dead_letters_page, workers_page, pipeline_page)
 ROUTES = [one for module in (events, claims, operations, *PAGES) for one in module.ROUTES]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import LockHeld, PipelineError
+from durabus.model.lake_summary import LAKE
 from durabus.pipeline.lake import ID, Lake
 from durabus.pipeline.lake_lock import KILLED_WITHIN
 from durabus.pipeline.schema import EVENT_LOG, GAPS
@@ -56,12 +57,19 @@ def archive_name(lake: Lake) -> str:
 
 
 async def save_verified(store: EventStore, name: str, position: str | None) -> None:
-    """Save the verified position of a lake; None forgets the lake."""
+    """Save the verified position of a lake; None forgets the lake and its summary."""
+    await save_text(store, name, position)
+    if position is None:
+        await save_text(store, f"{LAKE}{name.removeprefix(ARCHIVE)}", None)
+
+
+async def save_text(store: EventStore, name: str, text: str | None) -> None:
+    """Save a position or another text of a lake in the store; None forgets it."""
     try:
         async with LockManager(store).hold(name, wait=KILLED_WITHIN) as lock:
-            await store.save_position(name, position, lock=lock)
+            await store.save_position(name, text, lock=lock)
     except LockHeld as error:
-        raise PipelineError(f"another run verifies this lake just now: {error}") from error
+        raise PipelineError(f"another run saves the state of this lake just now: {error}") from error
 
 
 def follow(lake: Lake, session: StoreSession, end: str, *, accept_gap: bool) -> None:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-from durabus.errors import ConfigurationError, PipelineError
+from durabus.errors import ConfigurationError, DurabusError, PipelineError
+from durabus.model.lake_summary import RunSummary, StepSummary
 from durabus.pipeline.analytics import STALE_AFTER, analyze
 from durabus.pipeline.archive import ROWS_PER_BATCH, Archive, bronze_end, quarantine
 from durabus.pipeline.derive import (
@@ -42,6 +43,7 @@ from durabus.pipeline.schema import EVENT_LOG, QUARANTINE, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause, with_few_rows
 from durabus.pipeline.slos import Slo
 from durabus.pipeline.store_session import StoreSession
+from durabus.pipeline.summary import save_run
 from durabus.pipeline.tables import Declaration, EventTable, tables_of_types, update_table
 from durabus.pipeline.verification import verify
 
@@ -129,6 +131,7 @@ class Pipeline:
         self._keeping: Future[None] | None = None
         self._run_id = ""
         self._noted: list[tuple[Any, ...]] = []
+        self._checked: list[ExpectationResult] | None = None
         self._news: News | None = None
         """The entries that this run has added to bronze, if they are few."""
 
@@ -145,6 +148,7 @@ class Pipeline:
             alone(self._lake.path, session, wait=wait) as self._keeping,
         ):
             self._run_id, self._noted, self._news = str(uuid.uuid4()), [], None
+            self._checked, begun = None, time.monotonic()  # clock: how long a run took
             failed: list[str] = []
             try:
                 if part in (PipelinePart.ARCHIVE, PipelinePart.ALL):
@@ -154,10 +158,12 @@ class Pipeline:
             except Exception as failure:
                 try:
                     self._note()
-                except PipelineError as error:  # such as a full disk, which the failure already names
+                    self._summarize(session, part, begun, [_in_words(failure)])
+                except DurabusError as error:  # such as a full disk, which the failure already names
                     failure.add_note(str(error))
                 raise
             self._note()
+            self._summarize(session, part, begun, failed)
         if failed:
             raise PipelineError(
                 f"{len(failed)} tables or expectations failed, everything else is up to date: " + "; ".join(failed)
@@ -258,6 +264,7 @@ class Pipeline:
         found = [one for table in by_table for one in results.get(table, ())]
         now = datetime.now(UTC)  # clock: when people read that it ran
         note_results(self._lake, found, run_id=self._run_id, checked_at=now)
+        self._checked = found
         return errors + failures(found)
 
     def _analyzed(self, session: StoreSession, stale_after: float) -> Done:
@@ -304,6 +311,28 @@ class Pipeline:
         if known is not None:
             new = {(row[1], row[2]): row[3] for row in self._noted if row[3] is not None and row[7] is None}
             self._lake.memory.keep(RUNS.name, WATERMARKS, known | new)
+
+    def _summarize(self, session: StoreSession, part: PipelinePart, begun: float, errors: list[str]) -> None:
+        """Save in the store what the dashboard shows of this run and its lake."""
+        steps = [
+            StepSummary(
+                name=step if version is None else f"{step} v{version}",
+                finished_at=at,
+                seconds=seconds,
+                rows=rows,
+                error=error,
+            )
+            for _, step, version, _, rows, seconds, at, error in self._noted
+        ]
+        run = RunSummary(
+            run_id=self._run_id,
+            part=part.value,
+            finished_at=datetime.now(UTC),  # clock: when people read that it ran
+            seconds=time.monotonic() - begun,  # clock: how long a run took
+            rows=sum(step.rows for step in steps if step.name == EVENT_LOG.name),
+            errors=errors,
+        )
+        save_run(self._lake, session, run, steps, self._checked)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

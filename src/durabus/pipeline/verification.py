@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import PipelineError
+from durabus.model.lake_summary import ProofSummary
 from durabus.pipeline.archive import Reached, bronze_end
 from durabus.pipeline.gaps import Gap, archive_name, lake_id, read_gaps, save_verified, trim_until
 from durabus.pipeline.lake import Lake
@@ -25,6 +26,7 @@ from durabus.pipeline.news import News
 from durabus.pipeline.schema import EVENT_LOG, IN_THE_LOG, Table
 from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
 from durabus.pipeline.store_session import StoreSession
+from durabus.pipeline.summary import save_proof
 from durabus.store.contract import EventStore
 from durabus.store.log import ARCHIVE, START
 
@@ -230,7 +232,21 @@ def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0) -> Proven:
         now = datetime.now(UTC)  # clock: for people who read the table
         line = (made.number, now, text, made.previous, made.hash)
         lake.append(lake.spark.createDataFrame([line], PROOFS.ddl), PROOFS, app=PROOFS.name, version=made.number)
+        save_proof(lake, session, _summary(made, now))
         return made
+
+
+def _summary(made: Proven, now: datetime) -> ProofSummary:
+    return ProofSummary(
+        number=made.number,
+        made_at=now,
+        holds=made.proof.holds,
+        entries=made.proof.entries,
+        differing=made.proof.count(SegmentState.DIFFERS),
+        missing=made.proof.missing,
+        trimmed=made.proof.trimmed,
+        hash=made.hash,
+    )
 
 
 def read_chain(lake: Lake) -> list[Proven]:

@@ -74,7 +74,8 @@ class Log(Protocol):
         """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token.
 
         None forgets the reader. If its name begins with ``ARCHIVE``, no trim deletes an event that has an entry after
-        ``position``. Then the call raises ``InvalidEventError`` for a position that this store did not make.
+        ``position``. Then the call raises ``InvalidEventError`` for a position that this store did not make. Under any
+        other name, ``position`` may be any text: the store does not read it.
         """
         ...
 

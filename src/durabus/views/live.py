@@ -18,6 +18,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.views.activity import ActivityByBus, BusActivity
 from durabus.views.events import QueueCounts, count_queue
+from durabus.views.lakes import LakeView, lakes_of
 
 logger = logging.getLogger("durabus.server")
 
@@ -105,6 +106,14 @@ class LiveViews:
     async def log_hold(self) -> LogHold | None:
         """The open transaction that readers of the log wait for; None if there is none or it is not known yet."""
         return await self._value("log hold", "", (), self._store.log_hold).newest()
+
+    async def lakes(self) -> list[LakeView] | None:
+        """The lakes that follow the store; None if they are not known yet."""
+
+        async def look() -> list[LakeView]:
+            return await lakes_of(self._store)
+
+        return await self._value("lakes", "", (), look).newest()
 
     async def stop(self) -> None:
         """Stop reading in the background. Call it before the store is closed. Repeatable."""

@@ -44,9 +44,10 @@ async def overview(request: AnyRequest) -> Page:
     """The page."""
     bus, principal, live = bus_of(request), principal_of(request), live_views(request)
     tags = principal.narrow(())
-    activity, hold, counted, in_flight = await asyncio.gather(
+    activity, hold, lakes, counted, in_flight = await asyncio.gather(
         live.activity(bus),
         live.log_hold(),
+        live.lakes(),
         live.queue(bus, tags),
         live.in_flight(bus, tags),
     )
@@ -76,6 +77,7 @@ async def overview(request: AnyRequest) -> Page:
         notices=notices(
             now,
             [] if principal.tags else [*held(hold), *unhandled(activity, now), *failing(activity, now)],
+            [] if principal.limited else [problem for lake in lakes or [] for problem in lake.problems],
             counted,
             in_flight,
         ),
@@ -113,7 +115,11 @@ def charts(series: list[ActivityCounts], begin: float, step: float, since: float
 
 
 def notices(
-    now: float, failing: list[OverviewNotice], counted: QueueCounts | None, in_flight: list[Event]
+    now: float,
+    failing: list[OverviewNotice],
+    pipeline: list[str],
+    counted: QueueCounts | None,
+    in_flight: list[Event],
 ) -> list[OverviewNotice]:
     """All notices, the most urgent first."""
     found: list[OverviewNotice] = []
@@ -131,7 +137,8 @@ def notices(
         if dead:
             text = f"{words.plural(dead, 'dead letter')} to retry or purge"
             found.append(OverviewNotice(text, "/dashboard/dead-letters", {}))
-    return found
+    shown = [OverviewNotice(f"Pipeline: {words.short(text)}", "/dashboard/pipeline", {}) for text in pipeline]
+    return found + shown[:MAX_NAMED]
 
 
 def held(hold: LogHold | None) -> list[OverviewNotice]:

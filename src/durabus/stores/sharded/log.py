@@ -88,10 +88,10 @@ class ShardedLog(ShardedCore):
         return [self._numbers.entry(entry, number) for entry in entries]
 
     async def save_position(self, name: str, position: str | None, *, lock: LockClaim) -> None:
-        parts = [None] * self._numbers.count if position is None else self._split(position)
         home = self._numbers.of_lock(lock.key)
         shard = self._shards[home]
         if name.startswith(ARCHIVE):
+            parts = [None] * self._numbers.count if position is None else self._split(position)
             await shard.save_position(name, parts[home], lock=lock)
             await self._all(lambda shard, number: self._save_part(shard, name, parts[number], lock, own=number != home))
         else:

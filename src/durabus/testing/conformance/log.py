@@ -228,6 +228,16 @@ class LogTests:
         assert await lab.store.read_position("reader") == START
         assert await lab.store.read_position("another") == START
 
+    async def test_a_reader_that_is_no_archive_may_save_any_text(self, lab: Lab, other_node: EventStore) -> None:
+        """Under any other name, ``position`` may be any text: the store does not read it."""
+        lock = await reader_lock(lab)
+        text = '{"rows": 1, "name": "Größe"}' * 1_000
+        await lab.store.save_position("reader", text, lock=lock)
+        assert await other_node.read_position("reader") == text
+        assert (await other_node.read_archives()).positions == {}
+        await lab.store.save_position("reader", None, lock=lock)
+        assert await other_node.read_position("reader") == START
+
     @pytest.mark.parametrize("state", ["never claimed", "released", "late", "renewed"])
     async def test_a_position_is_saved_only_under_a_held_lock(self, lab: Lab, state: str) -> None:
         """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
