@@ -1,56 +1,193 @@
-"""The report: one file, nothing to load, charts that say what the tables say."""
+"""The data of the report: what ``gold.activity`` says, in few enough points, and the files that it is drawn with."""
 
-import re
-from datetime import UTC, datetime
+import hashlib
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 
 import pytest
 
-from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, nice_ceiling, short
+from durabus.errors import PipelineError
+from durabus.pipeline import report_html
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.report import duration, report
+from durabus.pipeline.report import report
+from durabus.pipeline.report_data import (
+    COUNTERS,
+    OTHERS,
+    SHOWN,
+    SPANS,
+    Activity,
+    percentiles,
+    period_for,
+    read_activity,
+)
+from durabus.pipeline.report_html import badge, html_page, html_table, in_words, shown
+from durabus.pipeline.schema import EVENT_LOG
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+FIRST = datetime(2026, 1, 2, tzinfo=UTC)
+DDL = (
+    "step STRING, since TIMESTAMP, facet STRING, bus STRING, type STRING, name STRING, entries BIGINT, "
+    + ", ".join(f"{name} BIGINT" for name in COUNTERS)
+    + ", "
+    + ", ".join(f"{name} ARRAY<STRUCT<from_us: BIGINT, count: BIGINT>>" for name in SPANS)
+    + ", first_at TIMESTAMP, last_at TIMESTAMP, example STRING, example_event_id STRING, last_seq BIGINT"
+)
 
 
-async def test_a_lake_without_analytics_says_what_to_do(lake: Lake) -> None:
-    from durabus.errors import PipelineError
+def row(
+    minute: int,
+    facet: str,
+    bus: str,
+    type_: str | None,
+    name: str | None = None,
+    *,
+    published: int = 1,
+    us: int = 1_000,
+) -> list[tuple[object, ...]]:
+    """Make the rows of one minute in ``gold.activity``: of the minute, the hour and the day."""
+    counts = [published if counter == "published" else 0 for counter in COUNTERS]
+    histogram = [(us, published)]
+    begins = {
+        "minute": FIRST + timedelta(minutes=minute),
+        "hour": FIRST + timedelta(hours=minute // 60),
+        "day": FIRST + timedelta(days=minute // 1440),
+    }
+    return [
+        (
+            step,
+            since,
+            facet,
+            bus,
+            type_,
+            name,
+            published,
+            *counts,
+            *[histogram] * 3,
+            since,
+            since,
+            "boom",
+            "0190",
+            minute,
+        )
+        for step, since in begins.items()
+    ]
 
+
+def written(lake: Lake, rows: list[list[tuple[object, ...]]]) -> Activity | None:
+    flat = [one for some in rows for one in some]
+    lake.overwrite(lake.spark.createDataFrame(flat, DDL).coalesce(1), "gold.activity")
+    return read_activity(lake)
+
+
+def test_a_lake_before_its_first_run_says_what_to_do(lake: Lake) -> None:
     with pytest.raises(PipelineError, match=r"has no table .*: `durabus pipeline run` makes it"):
         report(lake, made_at=NOW)
 
 
-def test_a_line_chart_stays_inside_its_frame() -> None:
-    chart = line_chart([Series("a", "blue", [(0.0, 0.0), (60.0, 7.0), (120.0, 3.0)])], title="T")
-    points = [tuple(map(float, pair)) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", chart)]
-    assert points
-    assert all(64 <= x <= 848 and 12 <= y <= 232 for x, y in points)
+def test_a_lake_without_activity_names_the_missing_table(lake: Lake) -> None:
+    lake.create(EVENT_LOG)
+    page = report(lake, made_at=NOW)
+    assert "The charts are not made yet: the lake has no table gold.activity" in page
+    assert "Nobody has proven this lake yet" in page
+    assert "uPlot=function" not in page
 
 
-@pytest.mark.parametrize("draw", [lambda: line_chart([], title="T"), lambda: bar_chart([], title="T")])
-def test_a_chart_without_data_says_so(draw: object) -> None:
-    assert "T: nothing to show yet" in draw()  # type: ignore[operator]
+def test_the_activity_has_a_series_for_each_row_of_a_facet(lake: Lake) -> None:
+    assert read_activity(lake) is None
+    assert written(lake, []) is None
+    rows = [row(minute, "type", "shop", "order.placed", published=5) for minute in (0, 3)]
+    rows += [row(3, "type", "mail", "mail.sent", published=2, us=64_000)]
+    rows += [row(1, "error", "shop", "order.placed", "KeyError: <text>")]
+    found = written(lake, rows)
+    assert found is not None
+    assert (found.period, found.seconds, found.first, found.count) == ("minute", 60, int(FIRST.timestamp()), 4)
+    by_key = {(one.facet, one.bus, one.type, one.name): one for one in found.series}
+    order = by_key["type", "shop", "order.placed", None]
+    assert (order.at, order.counters) == ([0, 3], {"published": [5, 5]})
+    error = by_key["error", "shop", "order.placed", "KeyError: <text>"]
+    assert (error.at, error.example, error.last_at) == ([1], "boom", "2026-01-02 00:01:00")
+    assert found.left_out == {}
 
 
-def test_bars_are_as_long_as_their_values() -> None:
-    chart = bar_chart([Bar("a", [("red", 10.0)], "ten"), Bar("b", [("red", 5.0)], "five")], title="T")
-    widths = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', chart)]
-    assert widths[0] == pytest.approx(2 * widths[1], abs=0.1)
+def test_percentiles_are_merged_for_every_choice_of_bus_and_type(lake: Lake) -> None:
+    rows = [row(0, "type", "shop", "a", published=98, us=1_000), row(0, "type", "mail", "a", published=2, us=1_024_000)]
+    found = written(lake, rows)
+    assert found is not None
+    by_key = {(one.bus, one.type): one for one in found.percentiles}
+    assert set(by_key) == {(bus, type_) for bus in (None, "shop", "mail") for type_ in (None, "a")}
+    for key in ((None, None), (None, "a")):
+        p50, p95, p99 = by_key[key].whole["end_to_end"]
+        assert (p50, p95) == (1.004, 1.004)
+        assert p99 == pytest.approx(1_032, abs=1)
+        assert by_key[key].spans["end_to_end"] == [[p50], [p95], [p99]]
+    assert by_key["shop", "a"].whole["end_to_end"] == [1.004, 1.004, 1.004]
+
+
+def test_types_beyond_the_limit_are_summed_up(lake: Lake) -> None:
+    limit = SHOWN["type"]
+    rows = [row(0, "type", "shop", f"t{n:02}", published=100 - n) for n in range(limit + 3)]
+    found = written(lake, rows)
+    assert found is not None
+    assert len(found.series) == limit + 1
+    (others,) = [one for one in found.series if one.type == OTHERS]
+    assert others.counters == {"published": [sum(100 - n for n in range(limit, limit + 3))]}
+    assert found.left_out == {"type": 3}
+
+
+def test_a_long_history_is_shown_by_the_hour_or_the_day(lake: Lake) -> None:
+    found = written(lake, [row(minute, "type", "shop", "a") for minute in (0, 1, 60 * 24 * 2)])
+    assert found is not None
+    assert (found.period, found.count, found.series[0].at) == ("hour", 49, [0, 48])
+    assert found.series[0].counters["published"] == [2, 1]
+    assert [period_for(0, seconds) for seconds in (0, 86_400, 60 * 86_400)] == ["minute", "hour", "day"]
+
+
+def test_a_percentile_is_the_middle_of_its_class() -> None:
+    assert percentiles([]) == [None, None, None]
+    assert percentiles([(10, 1)]) == [0.01, 0.01, 0.01]
+    assert percentiles([(1_000, 50), (2_000, 45), (2_000, 1), (4_000, 4)]) == [1.004, 2.008, 4.016]
+
+
+def test_the_vendored_files_are_those_that_were_reviewed() -> None:
+    folder = files("durabus.pipeline").joinpath("report_page", "vendor")
+    lines = folder.joinpath("vendor.lock").read_text().splitlines()
+    pinned = {name: digest for digest, name in (line.split() for line in lines if not line.startswith("#"))}
+    found = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+    assert {name: digest for name, digest in found.items() if name != "vendor.lock"} == pinned
+    assert f"uPlot {report_html.UPLOT}," in lines[0]
+    assert f"(v{report_html.UPLOT})" in folder.joinpath("uPlot.iife.min.js").read_text()
+    assert "MIT License" in folder.joinpath("LICENSE").read_text()
+
+
+def test_a_text_with_the_mark_of_a_part_stays_as_it_is() -> None:
+    names = ("slos", "proof", "gaps", "expectations", "steps", "stale")
+    sections = {name: html_table([{"text": f"<!-- data --> {name}"}], "") for name in names}
+    page = html_page(b'{"x": "</script>"}', lake="<lake>", made_at=NOW, with_charts=True, notices=[], sections=sections)
+    assert page.count("&lt;!-- data --&gt;") == len(names)
+    assert '{"x": "\\u003c/script>"}' in page
+    assert "&lt;lake&gt;" in page
+    assert "<!-- " not in page
 
 
 @pytest.mark.parametrize(
-    ("value", "ceiling"), [(1.0, 1.0), (1.1, 2.0), (7, 10.0), (23, 25.0), (260, 500.0), (0.03, 0.05)]
+    ("value", "text"),
+    [
+        (None, ""),
+        (1_234_567, "1,234,567"),
+        (0.12345, "0.1235"),
+        (1_234.56, "1,234.6"),
+        (NOW, "2026-01-02 03:04:00"),
+        ("<b>", "&lt;b&gt;"),
+        (badge("a<b", "good"), '<span class="badge good">a&lt;b</span>'),
+        (True, "True"),
+    ],
 )
-def test_an_axis_ends_at_a_round_number(value: float, ceiling: float) -> None:
-    assert nice_ceiling(value) == pytest.approx(ceiling)
-
-
-@pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (1500, "1.5k"), (2_000_000, "2M")])
-def test_numbers_are_short(number: float, text: str) -> None:
-    assert short(number) == text
+def test_values_are_shown_for_people(value: object, text: str) -> None:
+    assert shown(value) == text
 
 
 @pytest.mark.parametrize(
-    ("ms", "text"), [(12.34, "12.3 ms"), (1500, "1.5 s"), (180_000, "3 min"), (7_200_000 * 2, "4 h")]
+    ("seconds", "text"), [(0.25, "250 ms"), (2.0, "2 s"), (300, "5 min"), (21_600, "6 h"), (2_592_000, "30 d")]
 )
-def test_spans_are_said_in_a_fitting_unit(ms: float, text: str) -> None:
-    assert duration(ms) == text
+def test_durations_have_a_fitting_unit(seconds: float, text: str) -> None:
+    assert in_words(seconds) == text

@@ -1,6 +1,7 @@
 """The verification: no entry leaves the store's log before the pipeline has compared its copy."""
 
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive
 from durabus.pipeline.gaps import archive_name, lake_id, read_gaps, trim_unread
 from durabus.pipeline.lake import Lake, archived_trail
-from durabus.pipeline.report import _tiles
+from durabus.pipeline.report import report
 from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.status import lake_status
 from durabus.pipeline.store_session import StoreSession
@@ -162,7 +163,8 @@ async def test_a_forced_trim_is_in_the_ledger(
     Pipeline(lake, session.url).run(PipelinePart.ARCHIVE)
     assert lake.value("bronze.event_log", "count(*)") == 4
     Pipeline(lake, session.url).run(PipelinePart.PROJECT)
-    assert "<b>3 log entries</b><span>trimmed before they were archived</span>" in _tiles(lake)
+    page = report(lake, made_at=datetime.now(UTC))
+    assert "3 log entries were trimmed before they were archived" in page
     found = await lake_status(lake, store)
     assert (found.behind, found.unverified, [gap.missing for gap in found.gaps]) == (0, 0, [3])
 

@@ -194,7 +194,7 @@ def report(
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
-    """Write one HTML file with charts: depth, throughput, latency, failures, dead letters, workers.
+    """Write one HTML file with interactive charts over time, tables, and the state of the lake. It loads nothing.
 
     Example: durabus pipeline report --lake lake --out report.html
     """

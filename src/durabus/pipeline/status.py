@@ -79,12 +79,13 @@ async def lake_status(lake: Lake, store: EventStore) -> LakeStatus:
         behind=None if await store.log_hold() is not None else behind,
         unverified=max(unverified, 0),
         quarantined=int(lake.value("bronze.quarantine", "count(*)") or 0),
-        steps=_steps(lake, bronze.rows),
+        steps=last_steps(lake, bronze.rows),
         expectations=newest_results(lake),
     )
 
 
-def _steps(lake: Lake, archived: int) -> list[StepStatus]:
+def last_steps(lake: Lake, archived: int) -> list[StepStatus]:
+    """Return the last run of each step. ``archived`` is the number of archived entries."""
     if not lake.exists(RUNS.name):
         return []
     newest = F.max(F.struct("finished_at", "seconds", "rows", "watermark", "error")).alias("run")

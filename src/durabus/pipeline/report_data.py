@@ -1,0 +1,244 @@
+"""Reads what the report shows: ``gold.activity`` as series over time, small enough for one page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.pipeline.lake import Lake, in_utc
+
+ACTIVITY = "gold.activity"
+MAX_POINTS = 400
+"""The page shows up to this many minutes by the minute, up to this many hours by the hour, and more by the day."""
+PERIODS = {"minute": 60, "hour": 3_600, "day": 86_400}
+SHOWN = {"type": 24, "handler": 24, "error": 24, "worker": 12, "parent": 24}
+"""Maximum number of rows of each facet."""
+OTHERS = "(other types)"
+"""The type that stands for all types beyond those shown."""
+COUNTERS = (
+    *("published", "claimed", "retried", "completed", "dead", "cancelled", "failed", "abandoned"),
+    *("waiting_change", "working_change", "handler_us", "busy_us"),
+)
+SPANS = ("waiting", "running", "end_to_end")
+SHARES = (0.5, 0.95, 0.99)
+CLASSES = 64
+"""The number of classes of a histogram from one power of two to the next."""
+_KEY = ("facet", "bus", "type", "name")
+
+Histogram = Iterable[tuple[int, int]]
+"""The smallest duration of each class in microseconds, and the number of durations. A class may occur twice."""
+
+
+class ReportSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of one row of a facet over time. ``at`` are the numbers of the periods that have a value."""
+
+    facet: str
+    bus: str | None
+    type: str | None
+    name: str | None
+    at: list[int]
+    counters: dict[str, list[int]]
+    spans: dict[str, list[float | None]]
+    """p50, p95 and p99 over the whole history, in milliseconds."""
+    first_at: str | None = None
+    last_at: str | None = None
+    example: str | None = None
+    example_event_id: str | None = None
+
+
+class PercentileLines(msgspec.Struct, frozen=True, kw_only=True):
+    """PercentileLines over time of one bus, one type, or both; None stands for all."""
+
+    bus: str | None
+    type: str | None
+    at: list[int]
+    spans: dict[str, list[list[float | None]]]
+    """For each span, one list per share of ``SHARES``, in milliseconds."""
+    whole: dict[str, list[float | None]]
+    """For each span, the percentiles over the whole history."""
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything over time, in ``count`` periods of ``seconds`` that begin at ``first`` (seconds since 1970)."""
+
+    period: str
+    seconds: int
+    first: int
+    count: int
+    series: list[ReportSeries]
+    percentiles: list[PercentileLines]
+    left_out: dict[str, int]
+    """The number of rows of each facet that the page does not show."""
+
+
+def read_activity(lake: Lake) -> Activity | None:
+    """Return the activity for the page; None if the lake has no such table, or nothing in it."""
+    if not lake.exists(ACTIVITY):
+        return None
+    rows = lake.read(ACTIVITY)
+    since = F.unix_seconds("since")
+    bounds = rows.where("step = 'minute'").agg(F.min(since), F.max(since)).first()
+    if bounds is None or bounds[0] is None:
+        return None
+    period = period_for(*bounds)
+    seconds = PERIODS[period]
+    first, last = (int(bound) // seconds * seconds for bound in bounds)
+    # The days have the same sums as the minutes, in fewer rows.
+    totals = _totals(rows.where("step = 'day'"))
+    shown = [row for row in totals if row["rank"] <= SHOWN[row["facet"]]]
+    found = _over_time(rows.where(F.col("step") == period), shown, lake).collect()
+    number = {id(row): (int(row["at"]) - first) // seconds for row in found}
+    return Activity(
+        period=period,
+        seconds=seconds,
+        first=first,
+        count=(last - first) // seconds + 1,
+        series=_series(found, number, shown),
+        percentiles=_percentiles([row for row in found if row["facet"] == "type"], number),
+        left_out={
+            facet: left
+            for facet in SHOWN
+            if (left := max((row["of"] for row in totals if row["facet"] == facet), default=0) - SHOWN[facet]) > 0
+        },
+    )
+
+
+def period_for(first: int, last: int) -> str:
+    """Return the shortest period of which the time from ``first`` to ``last`` has at most ``MAX_POINTS``."""
+    return next((name for name, seconds in PERIODS.items() if (last - first) / seconds < MAX_POINTS), "day")
+
+
+def percentiles(histogram: Histogram) -> list[float | None]:
+    """Return the percentiles of a histogram for each of ``SHARES``, in milliseconds: the middle of a class."""
+    counts: dict[int, int] = defaultdict(int)
+    for smallest, count in histogram:
+        counts[smallest] += count
+    total, found = sum(counts.values()), list[float | None]()
+    for share in SHARES:
+        below = 0
+        for smallest in sorted(counts):
+            below += counts[smallest]
+            if below >= share * total:
+                found.append(_rounded(_middle(smallest) / 1000))
+                break
+        else:
+            found.append(None)
+    return found
+
+
+def _middle(smallest: int) -> float:
+    width = 0 if smallest < CLASSES else 1 << (smallest.bit_length() - CLASSES.bit_length())
+    return smallest + width / 2
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _totals(rows: DataFrame) -> list[Row]:
+    """Return each row of the facets over the whole history, the busiest first, with its rank and their number."""
+    whole = rows.groupBy(*_KEY).agg(
+        F.sum("entries").alias("entries"),
+        *(_merged(name) for name in SPANS),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.max_by("example", "last_seq").alias("example"),
+        F.max_by("example_event_id", "last_seq").alias("example_event_id"),
+    )
+    facet = Window.partitionBy("facet")
+    ranked = whole.withColumns(
+        {
+            "rank": F.row_number().over(facet.orderBy(F.desc("entries"), "bus", "type", "name")),
+            "of": F.count("*").over(facet),
+        }
+    )
+    most = F.element_at(F.create_map(*(F.lit(part) for pair in SHOWN.items() for part in pair)), F.col("facet"))
+    return ranked.where(F.col("rank") <= most).orderBy("facet", "rank").collect()
+
+
+def _over_time(rows: DataFrame, shown: Sequence[Row], lake: Lake) -> DataFrame:
+    """Return the periods of the rows that are shown. Types that are not become one type of their bus."""
+    keys = [tuple(row[name] for name in _KEY) for row in shown]
+    known = lake.spark.createDataFrame(keys, ", ".join(f"known_{name} STRING" for name in _KEY))
+    same = [F.col(name).eqNullSafe(F.col(f"known_{name}")) for name in _KEY]
+    joined = rows.join(F.broadcast(known), same, "left")
+    kept = F.col("known_facet").isNotNull()
+    named = joined.where(kept | (F.col("facet") == "type")).withColumn(
+        "type", F.when(kept, F.col("type")).otherwise(OTHERS)
+    )
+    return (
+        named.groupBy(*_KEY, F.unix_seconds("since").alias("at"))
+        .agg(*(F.sum(name).alias(name) for name in COUNTERS), *(_merged(name) for name in SPANS))
+        .orderBy("at")
+    )
+
+
+def _merged(histogram: str) -> Column:
+    return F.flatten(F.collect_list(histogram)).alias(histogram)
+
+
+def _series(found: Sequence[Row], number: dict[int, int], shown: Sequence[Row]) -> list[ReportSeries]:
+    over_time: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in found:
+        over_time[tuple(row[name] for name in _KEY)].append(row)
+    whole = {tuple(row[name] for name in _KEY): row for row in shown}
+    made = []
+    for key, rows in over_time.items():
+        total = whole.get(key)
+        spans = {
+            name: [pair for row in (rows if total is None else [total]) for pair in row[name] or ()] for name in SPANS
+        }
+        facet, bus, type_, name = key
+        made.append(
+            ReportSeries(
+                facet=facet,
+                bus=bus,
+                type=type_,
+                name=name,
+                at=[number[id(row)] for row in rows],
+                counters={
+                    counter: values for counter in COUNTERS if any(values := [row[counter] or 0 for row in rows])
+                },
+                spans={span: percentiles(pairs) for span, pairs in spans.items() if pairs},
+                first_at=None if total is None else _instant(total["first_at"]),
+                last_at=None if total is None else _instant(total["last_at"]),
+                example=None if total is None else total["example"],
+                example_event_id=None if total is None else total["example_event_id"],
+            )
+        )
+    return made
+
+
+def _percentiles(found: Sequence[Row], number: dict[int, int]) -> list[PercentileLines]:
+    """Return percentiles over time of everything, of each bus, of each type, and of each type of a bus."""
+    groups: dict[tuple[str | None, str | None], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in found:
+        for bus in (None, row["bus"]):
+            for type_ in (None, row["type"]):
+                groups[bus, type_][number[id(row)]].append(row)
+    made = []
+    for (bus, type_), periods in groups.items():
+        at = sorted(periods)
+        pairs = {span: [[pair for row in periods[one] for pair in row[span] or ()] for one in at] for span in SPANS}
+        values = {span: [percentiles(one) for one in pairs[span]] for span in SPANS}
+        made.append(
+            PercentileLines(
+                bus=bus,
+                type=type_,
+                at=at,
+                spans={span: [[one[share] for one in values[span]] for share in range(len(SHARES))] for span in SPANS},
+                whole={span: percentiles(chain.from_iterable(pairs[span])) for span in SPANS},
+            )
+        )
+    return made
+
+
+def _instant(value: datetime | None) -> str | None:
+    return None if value is None else f"{in_utc(value):%Y-%m-%d %H:%M:%S}"

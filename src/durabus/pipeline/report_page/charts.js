@@ -1,0 +1,201 @@
+// The charts over time, drawn by uPlot: hover, keyboard, range, legend, and the same values as a table.
+"use strict";
+
+const colours = () => {
+  const style = getComputedStyle(document.documentElement);
+  return (name) => style.getPropertyValue(`--${name}`).trim();
+};
+const PALETTE = ["blue", "orange", "green", "red", "violet", "teal"];
+const SHOWN_LINES = 6;
+const TABLE_ROWS = 400;
+
+// Events in a period as a rate in a unit that fits the largest value.
+const rated = (lists) => {
+  const largest = Math.max(0, ...lists.flat());
+  const [size, unit] = largest >= activity.seconds ? [1, "/s"] : largest * 60 >= activity.seconds ? [60, "/min"] : [3600, "/h"];
+  return { lists: lists.map((values) => values.map((value) => value * size / activity.seconds)), show: (value) => `${short(value)}${unit}` };
+};
+
+const CHARTS = {
+  throughput: () => {
+    const types = seriesOf("type");
+    const { lists, show } = rated(["published", "completed", "dead"].map((name) => overTime(types, name)));
+    return { show, lines: [["published", "blue", lists[0]], ["completed", "green", lists[1]], ["dead letters", "red", lists[2]]] };
+  },
+  depth: () => {
+    const types = seriesOf("type");
+    const depth = (name) => runningSum(overTime(types, `${name}_change`));
+    return { show: short, lines: [["waiting", "blue", depth("waiting")], ["in progress", "orange", depth("working")]] };
+  },
+  latency: () => ({
+    show: duration,
+    log: state.log,
+    lines: [
+      ["p50", "green", percentilesOverTime(0)], ["p95", "orange", percentilesOverTime(1)], ["p99", "red", percentilesOverTime(2)],
+      ...(state.span === "end_to_end" ? slosNow() : []).slice(0, 3).map((slo) =>
+        [`SLO ${slo.slo}: ${duration(slo.within_ms)}`, "text", new Array(activity.count).fill(slo.within_ms), true]),
+    ],
+  }),
+  failures: () => {
+    const types = seriesOf("type");
+    const { lists, show } = rated([overTime(types, "failed", "abandoned"), overTime(types, "retried"), overTime(types, "dead")]);
+    return { show, lines: [["failed attempts", "orange", lists[0]], ["retries", "blue", lists[1]], ["dead letters", "red", lists[2]]] };
+  },
+  reasons: () => {
+    const found = seriesOf("error").map((one) => [one, sum([one], "failed") + sum([one], "abandoned") + sum([one], "dead")]);
+    const top = found.filter((pair) => pair[1]).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LINES).map((pair) => pair[0]);
+    const { lists, show } = rated(top.map((one) => overTime([one], ...(one.counters.failed || one.counters.abandoned ? ["failed", "abandoned"] : ["dead"]))));
+    return { show, lines: top.map((one, n) => [one.name || "(no error)", PALETTE[n], lists[n]]) };
+  },
+  workers: () => {
+    const found = seriesOf("worker").map((one) => [one, sum([one], "busy_us")]).filter((pair) => pair[1]);
+    const top = found.sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LINES).map((pair) => pair[0]);
+    return { show: short, lines: top.map((one, n) => [one.name, PALETTE[n], overTime([one], "busy_us").map((busy) => busy / 1e6 / activity.seconds)]) };
+  },
+};
+
+const drawn = new Map();
+const hidden = new Map();
+const times = activity ? Array.from({ length: activity.count }, (_, n) => start(n)) : [];
+
+// A value between two gaps is no line: it is drawn as a point.
+const lonely = (u, index) => {
+  const values = u.data[index];
+  const found = [];
+  values.forEach((value, n) => { if (value !== null && (n === 0 || values[n - 1] === null) && (n === values.length - 1 || values[n + 1] === null)) found.push(n); });
+  return found;
+};
+
+// The day stands below the first label and below each midnight.
+const timeLabel = (at, step, first) => {
+  if (step >= 86400) return day(at).slice(5);
+  return first || clock(at) === "00:00" ? `${clock(at)}\n${day(at).slice(5)}` : clock(at);
+};
+
+const optionsFor = (name, chart, plot) => {
+  const colour = colours();
+  const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  const smallest = Math.min(...chart.lines.flatMap((line) => line[2].filter((value) => value > 0)));
+  return {
+    width: plot.clientWidth,
+    height: plot.clientWidth < 500 ? 210 : 240,
+    padding: [8, 8, 0, 0],
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+    legend: { show: false },
+    scales: {
+      x: { time: true, min: start(state.from), max: start(state.to) + (state.from === state.to ? activity.seconds : 0) },
+      y: chart.log ? { distr: 3 } : { range: (u, min, max) => [0, Math.max(max, Number.isFinite(smallest) ? 0 : 1) * 1.05] },
+    },
+    axes: [
+      { ...axis, space: 70, gap: 8, values: (u, ticks, index, space, step) => ticks.map((at, n) => timeLabel(at, step, n === 0)) },
+      { ...axis, size: 64, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : chart.show(tick))) },
+    ],
+    cursor: {
+      sync: { key: "report", setSeries: false },
+      y: false,
+      drag: { x: true, y: false, setScale: false },
+      points: { size: 7 },
+      bind: { dblclick: () => () => { setRange(0, activity.count - 1); return null; } },
+    },
+    series: [{}, ...chart.lines.map(([label, style, , dashed]) => ({
+      label, stroke: colour(style), width: dashed ? 1.5 : 2, dash: dashed ? [7, 5] : undefined, show: !hidden.get(`${name} ${label}`),
+      points: dashed ? { show: false } : { size: 5, filter: (u, index, show) => (show ? null : lonely(u, index)) },
+    }))],
+    hooks: {
+      setCursor: [(u) => tell(u, plot, chart)],
+      setSelect: [(u) => {
+        if (u.select.width > 4) setRange(u.posToIdx(u.select.left), u.posToIdx(u.select.left + u.select.width));
+        u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      }],
+    },
+  };
+};
+
+const read = (chart, name, index) => `${instant(start(index))} UTC: ${chart.lines.filter((line) => !hidden.get(`${name} ${line[0]}`))
+  .map((line) => `${line[0]} ${line[2][index] === null ? "–" : chart.show(line[2][index])}`).join(", ")}`;
+
+const tell = (u, plot, chart) => {
+  const tip = plot.querySelector(".tip");
+  if (!tip) return;
+  const index = u.cursor.idx;
+  tip.hidden = index === null || index === undefined || u.cursor.left < 0;
+  if (tip.hidden) return;
+  tip.replaceChildren(make("b", { textContent: `${instant(start(index))} UTC` }), ...chart.lines.filter((line, n) => u.series[n + 1].show).map(([label, style, values]) =>
+    make("span", {}, make("i", { className: style }), make("em", { textContent: label }), make("strong", { textContent: values[index] === null ? "–" : chart.show(values[index]) }))));
+  const right = u.cursor.left > u.over.clientWidth / 2;
+  tip.style.left = right ? "" : `${u.over.offsetLeft + u.cursor.left + 14}px`;
+  tip.style.right = right ? `${plot.clientWidth - u.over.offsetLeft - u.cursor.left + 14}px` : "";
+};
+
+// Arrow keys move the cursor, plus and minus change the range, 0 shows everything.
+const onKey = (event, name) => {
+  const { u, chart, plot } = drawn.get(name);
+  const width = state.to - state.from;
+  const current = u.cursor.idx ?? state.to;
+  const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: state.from, End: state.to };
+  if (event.key in moves) {
+    const index = Math.max(state.from, Math.min(state.to, moves[event.key]));
+    u.setCursor({ left: u.valToPos(start(index), "x"), top: 10 });
+    plot.parentElement.querySelector(".readout").textContent = read(chart, name, index);
+  } else if (event.key === "+") setRange(current - width / 4, current + width / 4);
+  else if (event.key === "-") setRange(state.from - width / 2, state.to + width / 2);
+  else if (event.key === "0") setRange(0, activity.count - 1);
+  else if (event.key === "Escape") u.setCursor({ left: -10, top: -10 });
+  else return;
+  event.preventDefault();
+};
+
+const legendOf = (name, chart) => chart.lines.map(([label, style, , dashed]) => {
+  const key = `${name} ${label}`;
+  const button = make("button", { type: "button", title: label }, make("i", { className: `${style}${dashed ? " dashed" : ""}` }), make("span", { textContent: label }));
+  button.setAttribute("aria-pressed", String(!hidden.get(key)));
+  button.addEventListener("click", () => { hidden.set(key, !hidden.get(key)); draw(name); document.querySelector(`#${name} .legend button[title="${CSS.escape(label)}"]`).focus(); });
+  return button;
+});
+
+const fillTable = (details, chart) => {
+  if (!details.open) return;
+  const rows = [];
+  for (let n = state.to; n >= state.from && rows.length < TABLE_ROWS; n -= 1) {
+    if (chart.lines.some((line) => line[2][n])) rows.push([instant(start(n)), ...chart.lines.map((line) => (line[2][n] === null ? "–" : chart.show(line[2][n])))]);
+  }
+  const more = state.to - state.from >= TABLE_ROWS && rows.length === TABLE_ROWS;
+  details.querySelector(".fallback").replaceChildren(tableOf(["Time (UTC)", ...chart.lines.map((line) => `>${line[0]}`)], rows),
+    make("p", { textContent: more ? `The newest ${TABLE_ROWS} rows of the range. Choose a shorter range for the others.` : rows.length ? "Newest first. Periods in which nothing happened are left out." : "Nothing happened in this range." }));
+};
+
+const draw = (name) => {
+  const card = document.getElementById(name);
+  const plot = card.querySelector(".plot");
+  const chart = CHARTS[name]();
+  const before = drawn.get(name);
+  if (before) before.u?.destroy();
+  const nothing = !chart.lines.some((line) => !line[3] && line[2].some((value, n) => value && n >= state.from && n <= state.to));
+  card.querySelector(".legend").replaceChildren(...legendOf(name, chart));
+  const tip = make("div", { className: "tip", hidden: true });
+  plot.replaceChildren(tip);
+  card.querySelector(".nothing").hidden = !nothing;
+  plot.hidden = nothing;
+  const u = nothing ? null : new uPlot(optionsFor(name, chart, plot), [times, ...chart.lines.map((line) => (chart.log ? line[2].map((value) => (value === null ? null : Math.max(value, 0.001))) : line[2]))], plot);
+  drawn.set(name, { u, chart, plot });
+  if (u) plot.setAttribute("aria-label", `${card.querySelector("h2").textContent}, ${chart.lines.map((line) => line[0]).join(", ")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
+  fillTable(card.querySelector("details"), chart);
+};
+
+const drawAll = () => { for (const name of Object.keys(CHARTS)) draw(name); };
+
+if (activity) {
+  for (const name of Object.keys(CHARTS)) {
+    const card = document.getElementById(name);
+    const plot = card.querySelector(".plot");
+    plot.tabIndex = 0;
+    plot.setAttribute("role", "group");
+    plot.addEventListener("keydown", (event) => onKey(event, name));
+    plot.addEventListener("blur", () => drawn.get(name).u?.setCursor({ left: -10, top: -10 }));
+    card.querySelector("details").addEventListener("toggle", (event) => fillTable(event.target, drawn.get(name).chart));
+  }
+  listeners.push(drawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
+}
