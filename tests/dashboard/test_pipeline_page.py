@@ -31,7 +31,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def summary(lake_id: str, archived: int) -> LakeSummary:
     """Make the summary of a lake whose newest projection failed, and which lacks 17 rows."""
-    step = {"finished_at": AT, "seconds": 1.5, "rows": 10}
+    step = StepSummary(name="silver.events", finished_at=AT, seconds=1.5, rows=10, seen=archived)
     return LakeSummary(
         lake_id=lake_id,
         path="/lakes/shop",
@@ -46,8 +46,8 @@ def summary(lake_id: str, archived: int) -> LakeSummary:
             TableSummary(name="bronze.event_log", rows=None),
         ],
         steps=[
-            StepSummary(name="silver.events", seen=archived, **step),
-            StepSummary(name="spent v1", seen=archived - 3, error="no such column: total", **step),
+            step,
+            msgspec.structs.replace(step, name="spent v1", seen=archived - 3, error="no such column: total"),
         ],
         runs=[RunSummary(run_id="r", part="all", finished_at=AT, seconds=4.2, rows=10, errors=["spent: no column"])],
         expectations=[

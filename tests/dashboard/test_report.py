@@ -26,7 +26,7 @@ CHARTS = ("throughput", "depth", "latency", "failures", "reasons", "workers")
 PAIRS = (("shop", "order.placed"), ("shop", "payment.taken"), ("mail", "mail.requested"))
 
 
-def series(facet: str, bus: str, type_: str | None, name: str | None, **counters: int) -> ReportSeries:
+def series(facet: str, bus: str, type_: str | None, name: str | None, /, **counters: int) -> ReportSeries:
     """Make a series with the same values in every minute."""
     return ReportSeries(
         facet=facet,
@@ -59,7 +59,10 @@ def activity() -> Activity:
     counts = {"published": 7_000, "completed": 6_990, "claimed": 7_100}
     types = [
         series(
-            *("type", bus, type_, None),
+            "type",
+            bus,
+            type_,
+            None,
             **{name: value * (n + 1) for name, value in counts.items()},
             dead=n,
             retried=100 * n,

@@ -14,7 +14,7 @@ from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
 from durabus.pipeline.report_data import ACTIVITY, Activity, read_activity
-from durabus.pipeline.report_html import badge, html_facts, html_page, html_table, in_words, sentence
+from durabus.pipeline.report_html import badge, html_facts, html_page, html_table, in_words, sentence, unfolded
 from durabus.pipeline.schema import EVENT_LOG
 from durabus.pipeline.status import last_steps
 from durabus.pipeline.verification import PROOFS, Proven, SegmentState, read_chain
@@ -87,10 +87,10 @@ def _slos(lake: Lake) -> list[dict[str, Any]]:
 def _slo_table(slos: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         {
-            "objective": one["slo"],
+            "SLO": one["slo"],
             "bus": one["bus"] or "all",
             "type": one["type"],
-            "share": f"{one['objective'] * 100:g} %",
+            "objective": f"{one['objective'] * 100:g} %",
             "within": None if one["within_ms"] is None else in_words(one["within_ms"] / 1000),
             "window": in_words(one["seconds"]),
             "good": one["good"],
@@ -161,7 +161,7 @@ def _expectations(checked: Sequence[ExpectationResult]) -> str:
             "action": one.action,
             "rows": one.rows,
             "broken": one.broken,
-            "first broken row": one.samples[0] if one.samples else None,
+            "first broken row": unfolded(one.samples[0]) if one.samples else None,
         }
         for one in checked
     ]

@@ -89,6 +89,11 @@ def badge(text: str, style: str) -> Markup:
     return Markup(f'<span class="badge {style}">{escape(text)}</span>')
 
 
+def unfolded(text: str) -> Markup:
+    """Return a long text that opens with a click."""
+    return Markup(f"<details><summary>Show</summary><code>{escape(text)}</code></details>")
+
+
 def shown(value: Any) -> str:
     """Return a value of a table as HTML."""
     if value is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import msgspec
+from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import InvalidEventError, PipelineError
@@ -12,13 +13,13 @@ from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, lake_id, read_gaps
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.schema import RUNS
+from durabus.pipeline.schema import EVENT_LOG, RUNS
 from durabus.store.contract import EventStore
 from durabus.store.log import ARCHIVE
 
 
 class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The last run of a step. ``lag`` is the number of archived entries that a projection has not seen."""
+    """The last run of a step. ``lag`` is the number of archived entries that its table lacks; None if it is unknown."""
 
     step: str
     version: int | None
@@ -88,8 +89,12 @@ def last_steps(lake: Lake, archived: int) -> list[StepStatus]:
     """Return the last run of each step. ``archived`` is the number of archived entries."""
     if not lake.exists(RUNS.name):
         return []
-    newest = F.max(F.struct("finished_at", "seconds", "rows", "watermark", "error")).alias("run")
-    rows = lake.read(RUNS.name).groupBy("step", "version").agg(newest).select("step", "version", "run.*").collect()
+    runs = lake.read(RUNS.name)
+    newest = F.max(F.struct("finished_at", "seconds", "rows", "watermark", "error", "run_id")).alias("run")
+    last = runs.groupBy("step", "version").agg(newest).select("step", "version", "run.*")
+    # A step that keeps no position of its own includes what the same run has archived.
+    ends = runs.where(F.col("step") == EVENT_LOG.name).select("run_id", F.col("watermark").alias("run_end"))
+    rows = last.join(ends, "run_id", "left").collect()
     return [
         StepStatus(
             step=row["step"],
@@ -97,11 +102,16 @@ def last_steps(lake: Lake, archived: int) -> list[StepStatus]:
             finished_at=row["finished_at"].astimezone(UTC),
             seconds=row["seconds"],
             rows=row["rows"],
-            lag=None if row["version"] is None or row["watermark"] is None else archived - 1 - row["watermark"],
+            lag=_lag(row, archived),
             error=row["error"],
         )
         for row in sorted(rows, key=lambda row: row["finished_at"])
     ]
+
+
+def _lag(row: Row, archived: int) -> int | None:
+    seen = row["run_end"] if row["watermark"] is None and row["error"] is None else row["watermark"]
+    return None if seen is None else archived - 1 - int(seen)
 
 
 def table_status(lake: Lake) -> list[TableStatus]:

@@ -11,9 +11,17 @@ const TABLE_ROWS = 400;
 
 // Events in a period as a rate in a unit that fits the largest value.
 const rated = (lists) => {
-  const largest = Math.max(0, ...lists.flat());
-  const [size, unit] = largest >= activity.seconds ? [1, "/s"] : largest * 60 >= activity.seconds ? [60, "/min"] : [3600, "/h"];
+  const top = Math.max(0, ...lists.flat());
+  const [size, unit] = top >= activity.seconds ? [1, "/s"] : top * 60 >= activity.seconds ? [60, "/min"] : [3600, "/h"];
   return { lists: lists.map((values) => values.map((value) => value * size / activity.seconds)), show: (value) => `${short(value)}${unit}` };
+};
+
+// The names with the largest sums in the range, each with its series: a worker may serve several buses.
+const largest = (all, counters) => {
+  const byName = new Map();
+  for (const one of all) byName.set(one.name || "(no error)", [...(byName.get(one.name || "(no error)") || []), one]);
+  const total = (some) => counters.reduce((whole, counter) => whole + sum(some, counter), 0);
+  return [...byName].filter(([, some]) => total(some)).sort((a, b) => total(b[1]) - total(a[1])).slice(0, SHOWN_LINES);
 };
 
 const CHARTS = {
@@ -31,7 +39,8 @@ const CHARTS = {
     show: duration,
     log: state.log,
     lines: [
-      ["p50", "green", percentilesOverTime(0)], ["p95", "orange", percentilesOverTime(1)], ["p99", "red", percentilesOverTime(2)],
+      // The larger one first, so that the smaller one is drawn over it where both are equal.
+      ["p99", "red", percentilesOverTime(2)], ["p95", "orange", percentilesOverTime(1)], ["p50", "green", percentilesOverTime(0)],
       ...(state.span === "end_to_end" ? slosNow() : []).slice(0, 3).map((slo) =>
         [`SLO ${slo.slo}: ${duration(slo.within_ms)}`, "text", new Array(activity.count).fill(slo.within_ms), true]),
     ],
@@ -42,16 +51,16 @@ const CHARTS = {
     return { show, lines: [["failed attempts", "orange", lists[0]], ["retries", "blue", lists[1]], ["dead letters", "red", lists[2]]] };
   },
   reasons: () => {
-    const found = seriesOf("error").map((one) => [one, sum([one], "failed") + sum([one], "abandoned") + sum([one], "dead")]);
-    const top = found.filter((pair) => pair[1]).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LINES).map((pair) => pair[0]);
-    const { lists, show } = rated(top.map((one) => overTime([one], ...(one.counters.failed || one.counters.abandoned ? ["failed", "abandoned"] : ["dead"]))));
-    return { show, lines: top.map((one, n) => [one.name || "(no error)", PALETTE[n], lists[n]]) };
+    const top = largest(seriesOf("error"), ["failed", "abandoned", "dead"]);
+    const attempts = (all) => all.some((one) => one.counters.failed || one.counters.abandoned);
+    const { lists, show } = rated(top.map(([, all]) => overTime(all, ...(attempts(all) ? ["failed", "abandoned"] : ["dead"]))));
+    return { show, lines: top.map(([name], n) => [name, PALETTE[n], lists[n]]) };
   },
-  workers: () => {
-    const found = seriesOf("worker").map((one) => [one, sum([one], "busy_us")]).filter((pair) => pair[1]);
-    const top = found.sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LINES).map((pair) => pair[0]);
-    return { show: short, lines: top.map((one, n) => [one.name, PALETTE[n], overTime([one], "busy_us").map((busy) => busy / 1e6 / activity.seconds)]) };
-  },
+  workers: () => ({
+    show: short,
+    lines: largest(seriesOf("worker"), ["busy_us"]).map(([name, all], n) =>
+      [name, PALETTE[n], overTime(all, "busy_us").map((busy) => busy / 1e6 / activity.seconds)]),
+  }),
 };
 
 const drawn = new Map();
@@ -88,7 +97,7 @@ const optionsFor = (name, chart, plot) => {
     },
     axes: [
       { ...axis, space: 70, gap: 8, values: (u, ticks, index, space, step) => ticks.map((at, n) => timeLabel(at, step, n === 0)) },
-      { ...axis, size: 64, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : chart.show(tick))) },
+      { ...axis, size: 64, grid: { ...axis.grid, filter: (u, ticks) => (chart.log ? ticks.map((tick) => (Number.isInteger(Math.round(Math.log10(tick) * 1e6) / 1e6) ? tick : null)) : ticks) }, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : chart.show(tick))) },
     ],
     cursor: {
       sync: { key: "report", setSeries: false },
@@ -98,7 +107,7 @@ const optionsFor = (name, chart, plot) => {
       bind: { dblclick: () => () => { setRange(0, activity.count - 1); return null; } },
     },
     series: [{}, ...chart.lines.map(([label, style, , dashed]) => ({
-      label, stroke: colour(style), width: dashed ? 1.5 : 2, dash: dashed ? [7, 5] : undefined, show: !hidden.get(`${name} ${label}`),
+      label, stroke: colour(style), width: 1.5, dash: dashed ? [7, 5] : undefined, show: !hidden.get(`${name} ${label}`),
       points: dashed ? { show: false } : { size: 5, filter: (u, index, show) => (show ? null : lonely(u, index)) },
     }))],
     hooks: {
