@@ -9,7 +9,7 @@ import pytest
 from durabus.errors import PipelineError
 from durabus.pipeline import report_html
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.report import report
+from durabus.pipeline.report import _slo_table, report
 from durabus.pipeline.report_data import (
     COUNTERS,
     OTHERS,
@@ -191,3 +191,21 @@ def test_values_are_shown_for_people(value: object, text: str) -> None:
 )
 def test_durations_have_a_fitting_unit(seconds: float, text: str) -> None:
     assert in_words(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "burn_rate", "budget_left", "result"),
+    [
+        (0, 0, None, None, "no event ended"),
+        (99, 1, 0.5, None, "ok"),
+        (90, 10, 9.0, None, "burns too fast"),
+        (90, 10, 9.0, -8.0, "budget used up"),
+    ],
+)
+def test_an_slo_is_judged(good: int, bad: int, burn_rate: float | None, budget_left: float | None, result: str) -> None:
+    slo = {"slo": "in time", "bus": None, "type": "order.*", "objective": 0.99, "within_ms": 2_000.0, "seconds": 300}
+    slo |= {"good": good, "bad": bad, "burn_rate": burn_rate, "budget_left": budget_left}
+    page = _slo_table([slo])
+    assert result in page
+    assert "<td>99 %</td><td>2 s</td><td>5 min</td>" in page
+    assert ("-800.0 %" in page) == (budget_left is not None)

@@ -96,7 +96,7 @@ def _slo_table(slos: Sequence[Mapping[str, Any]]) -> str:
             "good": one["good"],
             "bad": one["bad"],
             "burn rate": one["burn_rate"],
-            "budget left": None if one["budget_left"] is None else f"{one['budget_left']:.1%}",
+            "budget left": None if one["budget_left"] is None else f"{one['budget_left'] * 100:.1f} %",
             "result": _judged(one),
         }
         for one in slos
@@ -105,6 +105,8 @@ def _slo_table(slos: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _judged(slo: Mapping[str, Any]) -> str:
+    if not slo["good"] + slo["bad"]:
+        return "no event ended"
     if slo["budget_left"] is not None and slo["budget_left"] < 0:
         return badge("budget used up", "bad")
     return badge("burns too fast", "warn") if (slo["burn_rate"] or 0) > 1 else badge("ok", "good")

@@ -61,9 +61,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], nothing: str) -> str:
         return sentence(nothing)
     names = list(rows[0])
     numbers = {name for name in names if any(_is_number(row[name]) for row in rows)}
-    head = "".join(
-        f'<th scope="col"{_number_class(name, numbers)}>{escape(name.replace("_", " "))}</th>' for name in names
-    )
+    head = "".join(f'<th scope="col"{_number_class(name, numbers)}>{_heading(name)}</th>' for name in names)
     body = "".join(
         f"<tr>{''.join(f'<td{_number_class(name, numbers)}>{shown(row[name])}</td>' for name in names)}</tr>"
         for row in rows
@@ -74,7 +72,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], nothing: str) -> str:
 def html_facts(facts: Mapping[str, Any]) -> str:
     """Return names and values as a table with a row for each."""
     body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{shown(value)}</td></tr>' for name, value in facts.items()
+        f'<tr><th scope="row">{_heading(name)}</th><td>{shown(value)}</td></tr>' for name, value in facts.items()
     )
     return _scrolled(f"<tbody>{body}</tbody>")
 
@@ -115,6 +113,11 @@ def in_words(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 86_400:.3g} d"
+
+
+def _heading(name: str) -> str:
+    text = name.replace("_", " ")
+    return escape(text[:1].upper() + text[1:])
 
 
 def _scrolled(table: str) -> str:

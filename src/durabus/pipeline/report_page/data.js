@@ -106,12 +106,15 @@ const make = (tag, properties = {}, ...children) => {
   return made;
 };
 
-// Makes a table. A cell is a text, a number, or {text, number, bar, title, bad}; `bar` is a share of 1.
+// The name of a column begins with > if it has numbers, and with = if its texts stay on one line.
+const STYLE_OF = { ">": "number", "=": "one-line" };
+
+// Makes a table. A cell is a text or {text, bar, title, bad}; `bar` is a share of 1.
 const tableOf = (columns, rows) => {
-  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col", className: name.startsWith(">") ? "number" : "", textContent: name.replace(/^>/, "") })));
+  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col", className: STYLE_OF[name[0]] || "", textContent: name.replace(/^[>=]/, "") })));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell, n) => {
     const given = cell !== null && typeof cell === "object" ? cell : { text: cell };
-    const made = make("td", { className: columns[n].startsWith(">") ? "number" : "", textContent: given.text ?? "", title: given.title || "" });
+    const made = make("td", { className: STYLE_OF[columns[n][0]] || "", textContent: given.text ?? "", title: given.title || "" });
     if (given.bad) made.classList.add("bad");
     if (given.bar !== undefined) {
       const bar = make("i", { className: "bar" });

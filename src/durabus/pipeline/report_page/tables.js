@@ -52,7 +52,7 @@ const showErrors = () => {
   const most = Math.max(1, ...rows.map((row) => Math.max(row[1], row[2])));
   put("error", rows.sort((a, b) => b[1] + b[2] - a[1] - a[2]).map(([one, failed, dead]) =>
     [{ text: one.name || "(no error)", title: one.example || "" }, nameOf(one), { text: whole(failed), bar: failed / most }, { text: whole(dead), bad: dead > 0 }, one.last_at || "", one.example_event_id || ""]),
-  ["Error", "Bus / type", ">Failed attempts", ">Dead letters", "Last (UTC)", "An event"], "Nothing has failed in this range.");
+  ["Error", "Bus / type", ">Failed attempts", ">Dead letters", "=Last (UTC)", "=An event"], "Nothing has failed in this range.");
 };
 
 const showWorkers = () => {
