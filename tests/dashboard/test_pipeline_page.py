@@ -42,8 +42,8 @@ def summary(lake_id: str, archived: int) -> LakeSummary:
         trimmed_unread="1,234,567 log entries",
         tables=[
             TableSummary(name="gold.spent_v1", rows=7),
-            TableSummary(name="silver.events", rows=1_234_567),
-            TableSummary(name="bronze.event_log", rows=None),
+            TableSummary(name="silver.events", rows=1_234_567, size=7_654_321_000),
+            TableSummary(name="bronze.event_log"),
         ],
         steps=[
             step,
@@ -122,8 +122,9 @@ async def test_the_page_shows_lag_tables_runs_proof_and_expectations(
         ]
         await expect(rows.nth(0).locator("td").nth(1)).to_have_text("\N{EN DASH}")
         await expect(rows.nth(1).locator("td").nth(1)).to_have_text("1,234,567")
-        await expect(rows.nth(1).locator("td").nth(2)).to_have_text("5")
-        await expect(rows.nth(2).locator("td").nth(2)).to_have_text("8")
+        await expect(rows.nth(1).locator("td").nth(2)).to_have_text("7,654 MB")
+        await expect(rows.nth(1).locator("td").nth(3)).to_have_text("5")
+        await expect(rows.nth(2).locator("td").nth(3)).to_have_text("8")
         await expect(rows.nth(2)).to_contain_text("no such column: total")
         expectation = lake.get_by_role("region", name="Expectations").locator("tbody tr")
         await expect(expectation.locator("td").first).to_have_text("<b>total</b>")

@@ -11,10 +11,11 @@ LAKE = "lake:"
 
 
 class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One table. ``rows`` is None if nobody counted them."""
+    """One table, with its size in bytes. ``rows`` and ``size`` are None if they are not known."""
 
     name: str
-    rows: int | None
+    rows: int | None = None
+    size: int | None = None
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):

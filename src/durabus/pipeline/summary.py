@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.model.lake_summary import (
     LAKE,
@@ -30,7 +28,7 @@ MAX_RUNS = 20
 MAX_ERROR_CHARS = 500
 AT_LEAST_EVERY = 60.0
 """Seconds after which a run that found nothing new saves its summary nevertheless."""
-_ROWS, _GAPS = "row count", "gaps"
+_SIZE, _GAPS = "size", "gaps"
 
 
 def read_summary(session: StoreSession, own: str) -> LakeSummary | None:
@@ -112,22 +110,53 @@ def _save(session: StoreSession, summary: LakeSummary) -> None:
 
 
 def _tables(lake: Lake, steps: dict[str, StepSummary]) -> list[TableSummary]:
-    """Return the tables with their numbers of rows. Only tables that have changed are counted.
+    """Return the tables with their sizes. Those in a bucket are the tables of steps, and their sizes are unknown.
 
-    In a bucket, listing and counting the tables takes longer than the rest of a small run. There, these are the tables
-    that steps have made, and their rows are not counted.
+    A query over all tables would take longer than the rest of a small run, so this asks Delta's checksum files.
     """
     if is_url(lake.path):
-        return [TableSummary(name=name, rows=None) for name in sorted(steps) if "." in name and " " not in name]
-    names = lake.tables()
-    known: dict[str, int] = {name: rows for name in names if (rows := lake.memory.get(name, _ROWS)) is not None}
-    changed = [name for name in names if name not in known]
-    if changed:
-        counts = [lake.read(name).agg(F.count("*").alias("rows")).withColumn("name", F.lit(name)) for name in changed]
-        for row in reduce(DataFrame.unionAll, counts).collect():
-            known[row["name"]] = row["rows"]
-            lake.memory.keep(row["name"], _ROWS, row["rows"])
-    return [TableSummary(name=name, rows=known[name]) for name in names]
+        return [TableSummary(name=name) for name in sorted(steps) if "." in name and " " not in name]
+    made = []
+    for name in lake.tables():
+        known: TableSummary | None = lake.memory.get(name, _SIZE)
+        if known is None:
+            known = _sized(lake, name)
+            lake.memory.keep(name, _SIZE, known)
+        made.append(known)
+    return made
+
+
+class TableFile(msgspec.Struct, frozen=True):
+    """A file of a table, in a checksum file. ``stats`` is JSON."""
+
+    stats: str | None = None
+
+
+class TableChecksum(msgspec.Struct, frozen=True, rename="camel"):
+    """The parts of a version checksum file of Delta that are used. A writer may leave out all but the first."""
+
+    table_size_bytes: int
+    all_files: list[TableFile] | None = None
+    num_deleted_records_opt: int | None = None
+
+
+class FileStatistics(msgspec.Struct, frozen=True, rename="camel"):
+    """The statistics of a file of a table."""
+
+    num_records: int | None = None
+
+
+def _sized(lake: Lake, name: str) -> TableSummary:
+    commit = lake.memory.newest_commit(name)
+    checksum = None if commit is None else Path(lake.location(name), "_delta_log", commit[0]).with_suffix(".crc")
+    if checksum is None or not checksum.exists():  # a writer may leave it out
+        return TableSummary(name=name)
+    found = msgspec.json.decode(checksum.read_bytes(), type=TableChecksum)
+    files = [msgspec.json.decode(file.stats or "{}", type=FileStatistics) for file in found.all_files or ()]
+    counts = [file.num_records for file in files if file.num_records is not None]
+    known = found.all_files is not None and len(counts) == len(files)
+    rows = sum(counts) - (found.num_deleted_records_opt or 0) if known else None
+    return TableSummary(name=name, rows=rows, size=found.table_size_bytes)
 
 
 def _gaps(lake: Lake) -> tuple[str, int]:

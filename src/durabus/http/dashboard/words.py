@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
-THOUSAND = 1000.0
+THOUSAND, MILLION = 1000.0, 1_000_000
 MAX_SHOWN_CHARS = 100_000
 SHORT_CHARS = 120
 UNKNOWN = "\N{EN DASH}"
@@ -53,6 +53,13 @@ def duration(seconds: float | None) -> str:
     if seconds < HOUR:
         return f"{seconds / MINUTE:.0f} min"
     return f"{seconds / HOUR:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} d"
+
+
+def megabytes(size: int | None) -> str:
+    """A size in megabytes; a dash if it is unknown."""
+    if size is None:
+        return UNKNOWN
+    return f"{size / MILLION:,.2f} MB" if size < 10 * MILLION else f"{size / MILLION:,.0f} MB"
 
 
 def ago(instant: float | None, now: float) -> str:
@@ -104,6 +111,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "rate": rate,
     "percent": percent,
     "duration": duration,
+    "megabytes": megabytes,
     "ago": ago,
     "clock": clock,
     "iso": iso,
