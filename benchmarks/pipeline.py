@@ -27,9 +27,10 @@ from durabus.cli.output import Bars, progress_bars
 from durabus.jars import ensure_jars
 from durabus.pipeline.analytics import rebuild_activity
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.derive import TRANSFORMS, rebuild_projection, rebuild_silver, update_silver
+from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.jars import class_path
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.projecting import rebuild_projection
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Pipeline
 from durabus.pipeline.schema import ACTIVITY

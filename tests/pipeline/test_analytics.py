@@ -12,7 +12,7 @@ from durabus.model.query import Counts
 from durabus.pipeline import analytics
 from durabus.pipeline.activity import activity, parents_of
 from durabus.pipeline.archive import event_log
-from durabus.pipeline.derive import with_keys
+from durabus.pipeline.key_tracing import with_expressions
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.schema import EVENT_LOG
 from durabus.pipeline.silver import attempts, events
@@ -118,7 +118,7 @@ def test_no_row_of_silver_or_gold_goes_through_python(spark: SparkSession) -> No
     """A plan that goes through Python would name it."""
     log = spark.createDataFrame([], EVENT_LOG.ddl)
     rows = events(log)
-    shipped = [one.rows(with_keys(rows, one)) for one in (hourly_counters(), latest_state("a"), journeys("a"))]
+    shipped = [one.rows(with_expressions(rows, one)) for one in (hourly_counters(), latest_state("a"), journeys("a"))]
     asked = [activity(log, parents_of(log))]
     for made in (event_log(log.withColumn("ordinal", F.lit(1)), 0), attempts(log), *shipped, *asked):
         assert "Python" not in made._jdf.queryExecution().optimizedPlan().toString()

@@ -9,9 +9,10 @@ from tests.pipeline.history import History
 
 from durabus import upcast
 from durabus.pipeline.activity import activity, parents_of
-from durabus.pipeline.derive import TRANSFORMS, all_rows
+from durabus.pipeline.derive import TRANSFORMS
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import in_ranges
+from durabus.pipeline.projecting import all_rows
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.rebuilding import rebuild
 from durabus.pipeline.run import Pipeline

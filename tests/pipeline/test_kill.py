@@ -20,8 +20,9 @@ from durabus import EventQuery, EventStore, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.derive import TRANSFORMS, all_rows, rebuild_projection, update_silver
+from durabus.pipeline.derive import TRANSFORMS, update_silver
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.projecting import all_rows, rebuild_projection
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
 from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.store_session import StoreSession

@@ -11,8 +11,8 @@ from tests.pipeline.history import History
 from durabus import ConfigurationError, EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.derive import rebuild_projection
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.projecting import rebuild_projection
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
 from durabus.pipeline.rebuilding import rebuild, rollback
 from durabus.pipeline.run import Pipeline, PipelinePart
@@ -38,7 +38,7 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runs see new events, a requeued dead letter (which leaves its tables until it ends), and nothing new."""
-    monkeypatch.setattr("durabus.pipeline.derive.FEW", 0)  # as if there were many; test_kill has few
+    monkeypatch.setattr("durabus.pipeline.projecting.FEW", 0)  # as if there were many; test_kill has few
     await history.varied()
     pipeline = Pipeline(lake, session.url, SHIPPED)
     Archive(lake, session).run()

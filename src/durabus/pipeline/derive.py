@@ -11,17 +11,15 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import ConfigurationError, PipelineError
+from durabus.errors import ConfigurationError
 from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lake_lock import alone
 from durabus.pipeline.news import News
-from durabus.pipeline.projections import Projection, of_types
-from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS, MERGED, RUNS, Table
+from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS, RUNS, Table
 from durabus.pipeline.silver import OF_ATTEMPTS, attempts, events
 from durabus.pipeline.store_session import StoreSession
-from durabus.pipeline.upcasts import upcasted_or_failed
-from durabus.pipeline.upserting import of_keys, upsert
+from durabus.pipeline.upserting import of_keys
 
 Transform = Callable[[DataFrame], DataFrame]
 _SEEN = "seen"
@@ -118,52 +116,6 @@ def entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFrame
 
 FINGERPRINT = "durabus.fingerprint"
 """The property of a declared table with the fingerprint of what made it."""
-FEW = 100_000
-"""Maximum number of changed events whose keys Spark sends to every task. The driver keeps these keys in memory."""
-
-
-def update_projection(lake: Lake, projection: Projection, *, seen: int | None, news: News | None = None) -> int:
-    """Compute the keys whose events changed after the entry ``seen``; None: all keys. Returns the number of events.
-
-    If a run is killed before it has noted its progress, the next run computes the same keys with the same result. A
-    projection that differs from the one that made the table is rebuilt, because one table must not have rows of two
-    formulas. ``news`` are the entries that this run has added to bronze; a projection that has not seen all entries
-    before them does without.
-    """
-    if seen is None or not is_made_by(lake, projection):
-        return rebuild_projection(lake, projection)
-    if news is None or news.first_seq > seen + 1:
-        return update_keys(lake, projection, F.col("last_seq") > seen)
-    changed = upcasted_or_failed(news.events.where(of_types(projection.types)))
-    found = _expressed(changed, projection).select(*projection.key).toArrow()
-    if len(found):
-        few = found.group_by(list(projection.key)).aggregate([]).drop_null()
-        keys = lake.spark.createDataFrame(few)
-        upsert(lake, _rows_of(lake, projection, F.broadcast(keys)), projection.table, tuple(projection.key), few)
-        keep_maker(lake, projection)
-    return len(found)
-
-
-def update_keys(lake: Lake, projection: Projection, condition: Column) -> int:
-    """Compute the keys of the events that meet a condition. Returns the number of these events."""
-    changed = lake.read(EVENTS.name).where(condition & of_types(projection.types))
-    count = changed.count()
-    if count:
-        # The query below uses the keys twice; the checkpoint computes them once.
-        keys = with_keys(upcasted_or_failed(changed), projection).select(*projection.key).distinct().localCheckpoint()
-        rows = _rows_of(lake, projection, F.broadcast(keys) if count <= FEW else keys)
-        _merge_keys(lake, projection, rows, keys)
-    return count
-
-
-def _rows_of(lake: Lake, projection: Projection, keys: DataFrame) -> DataFrame:
-    used = with_keys(_used_events(lake, projection), projection)
-    return projection.rows(used.join(keys, list(projection.key), "left_semi"))
-
-
-def _merge_keys(lake: Lake, projection: Projection, rows: DataFrame, keys: DataFrame) -> None:
-    lake.merge(rows, projection.table, tuple(projection.key), of=keys)
-    keep_maker(lake, projection)
 
 
 class Declared(Protocol):
@@ -194,51 +146,6 @@ def is_made_by(lake: Lake, declared: Declared) -> bool:
 def keep_maker(lake: Lake, declared: Declared) -> None:
     """Keep in memory that this declaration has made the newest commit of its table."""
     lake.memory.keep(declared.table, FINGERPRINT, declared.fingerprint)
-
-
-def rebuild_projection(lake: Lake, projection: Projection) -> int:
-    """Compute the whole projection and replace the table in one commit. Returns the number of events."""
-    rows = all_rows(lake, projection).persist()  # it is used twice
-    try:
-        _check_key(rows, projection)
-        lake.overwrite(rows, projection.table, MERGED | {FINGERPRINT: projection.fingerprint})
-    finally:
-        rows.unpersist()
-    keep_maker(lake, projection)
-    return _used_events(lake, projection).count()
-
-
-def _check_key(rows: DataFrame, projection: Projection) -> None:
-    """Raise ``PipelineError`` if two rows have the same key: no later update could tell which of them to replace."""
-    key = list(projection.key)
-    absent = [name for name in key if name not in rows.columns]
-    if absent:
-        raise PipelineError(f"its rows lack the key column {absent[0]}: select it, or take it out of key=")
-    twice = rows.groupBy(*key).count().where("count > 1").first()
-    if twice is not None:
-        values = ", ".join(f"{name}={twice[name]!r}" for name in key)
-        raise PipelineError(
-            f"its key is not unique: {twice['count']} rows have {values}; group by the key, or add columns to key="
-        )
-
-
-def all_rows(lake: Lake, projection: Projection) -> DataFrame:
-    """Return the rows of a projection, computed from all events."""
-    return projection.rows(with_keys(_used_events(lake, projection), projection))
-
-
-def _used_events(lake: Lake, projection: Projection) -> DataFrame:
-    events = lake.read(EVENTS.name).where(of_types(projection.types))
-    return upcasted_or_failed(events if projection.live else events.where("ended_at IS NOT NULL"))
-
-
-def with_keys(events: DataFrame, projection: Projection) -> DataFrame:
-    """Return the events with the columns of the projection's key. Events without a key are left out."""
-    return _expressed(events, projection).dropna(subset=list(projection.key))
-
-
-def _expressed(events: DataFrame, projection: Projection) -> DataFrame:
-    return events.withColumns({name: F.expr(expression) for name, expression in projection.key.items()})
 
 
 Watermarks = dict[tuple[str, int | None], int]

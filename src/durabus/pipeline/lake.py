@@ -131,17 +131,19 @@ class Lake:
 
     def read(self, name: str, *, version: int | None = None) -> DataFrame:
         """Read a table at its newest version or at a given one."""
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
         try:
-            return reader.load(self.location(name))
+            return self.read_path(self.location(name), version=version)
         except AnalysisException as error:
             if not self.exists(name):
                 raise PipelineError(
                     f"the lake {self.path} has no table {name}: `durabus pipeline run` makes it"
                 ) from error
             raise PipelineError(f"{name}: {first_line(error)}") from error
+
+    def read_path(self, location: str, *, version: int | None = None) -> DataFrame:
+        """Read the Delta table at a path, in the lake or elsewhere."""
+        reader = self.spark.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(location)
 
     def create(self, table: Table) -> None:
         """Create an empty table, unless it exists."""
@@ -265,7 +267,11 @@ class Lake:
 
     def version(self, name: str) -> int:
         """Return the newest version of a table."""
-        return int(self.history(name, limit=1)[0]["version"])
+        return self.version_at(self.location(name))
+
+    def version_at(self, location: str) -> int:
+        """Return the newest version of the Delta table at a path, in the lake or elsewhere."""
+        return int(self.spark.sql(f"DESCRIBE HISTORY {_delta(location)} LIMIT 1").collect()[0]["version"])
 
     def history(self, name: str, *, limit: int = 1_000) -> list[Row]:
         """Return the newest commits of a table, newest first."""

@@ -12,38 +12,52 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import ConfigurationError
+from durabus.errors import ConfigurationError, PipelineError
 from durabus.model.pattern import ANY, check_pattern, matches
 from durabus.model.upcasting import upcasted_types, upcasters_of
+from durabus.pipeline.schema import EVENT_LOG, EVENTS
 
-Build = Callable[[DataFrame], DataFrame]
+Build = Callable[..., DataFrame]
+"""A function from one DataFrame for each input to the rows of a projection."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TABLE = re.compile(rf"{re.escape(EVENT_LOG.name)}|(silver|gold)\.[a-z][a-z0-9_]*")
+_SEPARATORS = re.compile(r"[./]+")
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A table made of events, one row per key.
+    """A table made of other tables, with a key that identifies each row.
 
-    - ``key``: the columns of the table's key, each with its SQL expression over ``silver.events``. The input of
-      ``build`` has these columns. Events with a NULL in one of them are left out.
-    - ``types``: patterns of the event types that it uses.
+    - ``build`` (a function from one DataFrame for each input to a DataFrame) or ``sql`` (a SELECT over ``{events}``
+      and the other inputs) computes the rows.
+    - ``inputs``: the tables that it reads, in the order of the function's arguments: ``bronze.event_log``, tables of
+      ``silver``, ``gold.NAME`` of another projection, and paths of Delta tables of your own. In SQL, an input is known
+      by the last part of its name.
+    - ``key``: the columns of the table's key. As a mapping, each has its SQL expression over ``silver.events``, and
+      the run adds these columns to that input. Rows with a NULL in one of them are left out.
+    - ``types``: patterns of the event types that it uses from ``silver.events``.
     - ``live``: whether it uses an event from its publishing on, with the status of that time. Otherwise it uses ended
       events only.
-    - ``build`` (DataFrame -> DataFrame) or ``sql`` (a SELECT over ``{events}``) computes the rows. A row must depend
-      only on the events of its key: then an update of the changed keys gives the same table as a rebuild.
     - A new ``version`` is built beside the old table and takes over its name when it is complete. A changed formula
       with the same version replaces the table in one commit.
+
+    ``durabus.pipeline.key_tracing`` says when an update computes only rows of changed keys.
     """
 
     name: str
-    key: Mapping[str, str]
+    key: Mapping[str, str] | Sequence[str] | str
     build: Build | None = None
     sql: str | None = None
+    inputs: Sequence[str] | str = (EVENTS.name,)
     types: tuple[str, ...] = (ANY,)
     live: bool = False
     version: int = 1
 
     def __post_init__(self) -> None:
+        for field in ("key", "inputs"):
+            given = getattr(self, field)
+            if not isinstance(given, Mapping):
+                msgspec.structs.force_setattr(self, field, (given,) if isinstance(given, str) else tuple(given))
         if not _NAME.fullmatch(self.name) or re.search(r"_v\d+$", self.name):
             raise ConfigurationError(
                 f"projection name={self.name!r}: must be small letters, digits and _, and not end in _v and a number"
@@ -56,6 +70,26 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"projection {self.name}: key is empty: name the columns that identify a row")
         for pattern in self.types:
             check_pattern(pattern)
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        for one in self.inputs:
+            if not is_own_table(one) and not _TABLE.fullmatch(one):
+                raise ConfigurationError(
+                    f"projection {self.name}: input {one!r}: must be {EVENT_LOG.name}, silver.TABLE, gold.PROJECTION, "
+                    "or the path of a Delta table with a / in it"
+                )
+        if not self.inputs or len(set(self.aliases)) < len(self.aliases):
+            raise ConfigurationError(
+                f"projection {self.name}: inputs={list(self.inputs)}: must be one or more tables whose names differ in "
+                "their last part"
+            )
+        of_events = self.live or self.types != (ANY,) or self.expressions
+        if of_events and EVENTS.name not in self.inputs:
+            raise ConfigurationError(
+                f"projection {self.name}: types=, live= and expressions in key= are about {EVENTS.name}, which is not "
+                "in inputs="
+            )
 
     @property
     def table(self) -> str:
@@ -63,17 +97,62 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         return f"gold.{self.name}_v{self.version}"
 
     @property
+    def expressions(self) -> Mapping[str, str]:
+        """The SQL expressions over ``silver.events`` for columns of the key; empty if the formula computes the key."""
+        return self.key if isinstance(self.key, Mapping) else {}
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The name of each input in the SQL."""
+        return tuple(_SEPARATORS.split(one.rstrip("/"))[-1] for one in self.inputs)
+
+    @property
     def fingerprint(self) -> str:
-        """A hash of what computes the rows: key, types, ``live``, the SQL or the source of ``build``, and upcasters."""
+        """A hash of what computes the rows: key, inputs, types, ``live``, SQL or source of ``build``, upcasters.
+
+        A projection that does not read ``silver.events`` does not depend on upcasters itself.
+        """
         formula = self.sql if self.build is None else source_of(self.build)
-        parts = (sorted(self.key.items()), self.types, self.live, formula, upcasting_source(self.types))
+        upcasters = upcasting_source(self.types) if EVENTS.name in self.inputs else ""
+        key = sorted(self.key.items()) if isinstance(self.key, Mapping) else self.key
+        parts = (key, self.inputs, self.types, self.live, formula, upcasters)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    def rows(self, events: DataFrame) -> DataFrame:
-        """Return the rows for these events."""
-        if self.build is not None:
-            return self.build(events)
-        return events.sparkSession.sql(self.sql or "", args=None, events=events)
+    def rows(self, *inputs: DataFrame) -> DataFrame:
+        """Return the rows for these inputs. Those without a key are left out."""
+        made = self._made(inputs)
+        absent = [name for name in self.key if name not in made.columns]
+        if absent:
+            raise PipelineError(f"its rows lack the key column {absent[0]}: select it, or take it out of key=")
+        return made.dropna(subset=list(self.key))
+
+    def _made(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        if self.build is None:
+            named = dict(zip(self.aliases, inputs, strict=True))
+            return inputs[0].sparkSession.sql(self.sql or "", args=None, **named)
+        made = self.build(*inputs)
+        if not hasattr(made, "sparkSession"):
+            raise PipelineError(f"its function returned {type(made).__name__}: it must return a DataFrame")
+        return made
+
+
+def projection(
+    *,
+    key: Mapping[str, str] | Sequence[str] | str,
+    inputs: Sequence[str] | str = (EVENTS.name,),
+    **options: Any,
+) -> Callable[[Build], Projection]:
+    """Make a ``Projection`` of a function, which gets one DataFrame for each input. Its name is the function's name."""
+
+    def declared(build: Build) -> Projection:
+        return Projection(**{"name": build.__name__, **options}, key=key, inputs=inputs, build=build)
+
+    return declared
+
+
+def is_own_table(name: str) -> bool:
+    """Return whether an input is a Delta table of the user, which is named by its path."""
+    return "/" in name
 
 
 def upcasting_source(types: Sequence[str]) -> str:

@@ -15,12 +15,12 @@ from durabus.pipeline.derive import (
     Declared,
     is_made_by,
     merge_entries,
-    rebuild_projection,
     rebuild_silver,
-    update_keys,
 )
+from durabus.pipeline.input_tables import InputTables
 from durabus.pipeline.lake import Lake, in_utc, plain_name, version_of
 from durabus.pipeline.lake_lock import alone
+from durabus.pipeline.projecting import rebuild_projection, update_since
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import ACTIVITY, EVENTS, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
@@ -48,8 +48,11 @@ def rebuild(
             return rebuild_silver(lake, name) if since is None else _silver_since(lake, name, since)
         projections = {one.name: one for one in declared if isinstance(one, Projection)}
         if name in projections:
-            projection = projections[name]
-            return rebuild_projection(lake, projection) if since is None else _projection_since(lake, projection, since)
+            inputs = InputTables(lake, list(projections.values()), tables_of_types(lake, declared))
+            if since is None:
+                return rebuild_projection(lake, projections[name], inputs)
+            _refuse_another_formula(lake, projections[name], name)
+            return update_since(lake, projections[name], since, inputs)
         tables = {one.table: one for one in tables_of_types(lake, declared)}
         if name in tables:
             return rebuild_table(lake, tables[name]) if since is None else _table_since(lake, tables[name], since)
@@ -61,11 +64,6 @@ def _silver_since(lake: Lake, name: str, since: datetime) -> int:
     if not lake.exists(name):
         raise PipelineError(f"the lake has no {name} to rebuild in part: leave out --since")
     return merge_entries(lake, name, F.col("at") >= F.lit(since))
-
-
-def _projection_since(lake: Lake, projection: Projection, since: datetime) -> int:
-    _refuse_another_formula(lake, projection, projection.name)
-    return update_keys(lake, projection, F.col("last_at") >= F.lit(since))
 
 
 def _table_since(lake: Lake, table: EventTable, since: datetime) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -23,7 +23,6 @@ from durabus.pipeline.derive import (
     TRANSFORMS,
     WATERMARKS,
     is_made_by,
-    update_projection,
     update_silver,
     watermarks,
 )
@@ -35,9 +34,11 @@ from durabus.pipeline.expectations import (
     note_results,
 )
 from durabus.pipeline.gaps import rebuild_from
+from durabus.pipeline.input_tables import InputTables, in_order
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lake_lock import alone
 from durabus.pipeline.news import News, read_news
+from durabus.pipeline.projecting import has_read, update_projection
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import EVENT_LOG, QUARANTINE, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause, with_few_rows
@@ -84,13 +85,14 @@ class Silent:
 
 
 class RunStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a run. ``total`` is the number of rows to read, if it is known."""
+    """A step of a run. It waits for the steps in ``after``. ``total`` is the number of rows to read, if it is known."""
 
     name: str
     work: Callable[[], Done]
     total: int | None = None
     version: int | None = None
     may_fail: bool = False
+    after: tuple[str, ...] = ()
 
 
 class PipelinePart(StrEnum):
@@ -123,7 +125,7 @@ class Pipeline:
         self._lake = lake
         self._url = url
         self._declared = declared
-        self._projections = [one for one in declared if isinstance(one, Projection)]
+        self._projections = in_order([one for one in declared if isinstance(one, Projection)])
         self._listener = Silent() if listener is None else listener
         self._rows_per_batch = rows_per_batch
         self._accept_gap = accept_gap
@@ -219,12 +221,14 @@ class Pipeline:
             RunStep(name=one.table, may_fail=True, work=partial(self._filled, one, seen.get((one.table, None)), newest))
             for one in tables
         ]
+        inputs = InputTables(self._lake, self._projections, tables)
         steps += [
             RunStep(
                 name=one.name,
                 version=one.version,
                 may_fail=True,
-                work=partial(self._projected, one, seen.get((one.name, one.version)), newest),
+                after=tuple(table.removeprefix("gold.") for table in one.inputs),
+                work=partial(self._projected, one, seen.get((one.name, one.version)), newest, inputs),
             )
             for one in self._projections
         ]
@@ -238,10 +242,11 @@ class Pipeline:
             return 0, newest
         return update_table(self._lake, table, seen=seen, news=self._news), newest
 
-    def _projected(self, projection: Projection, seen: int | None, newest: int) -> Done:
-        if seen == newest and is_made_by(self._lake, projection):
+    def _projected(self, projection: Projection, seen: int | None, newest: int, inputs: InputTables) -> Done:
+        lake = self._lake
+        if seen == newest and is_made_by(lake, projection) and has_read(lake, projection, inputs):
             return 0, newest
-        return update_projection(self._lake, projection, seen=seen, news=self._news), newest
+        return update_projection(lake, projection, seen=seen, news=self._news, inputs=inputs), newest
 
     def _check_expectations(self) -> list[str]:
         """Check the expectations of each table. Returns the errors, and the broken ones that fail the run."""
@@ -279,10 +284,13 @@ class Pipeline:
         failed: list[str] = []
         failure: BaseException | None = None
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            running = [(step, threads.submit(_timed, step.work)) for step in steps]
-            for step, future in running:
+            running: dict[str, Future[Ended]] = {}
+            for step in steps:  # a step comes after those that it waits for, so these have a thread before it
+                before = {name: running[name] for name in step.after if name in running}
+                running[step.name] = threads.submit(_timed, step.work, before)
+            for step in steps:
                 self._listener.begins(step.name, step.total)
-                ended = future.result()
+                ended = running[step.name].result()
                 told = None if ended.error is None else _in_words(ended.error)
                 self._noted.append(
                     (self._run_id, step.name, step.version, ended.watermark, ended.rows, ended.seconds, ended.at, told)
@@ -345,7 +353,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     error: BaseException | None = None
 
 
-def _timed(work: Callable[[], Done]) -> Ended:
+def _timed(work: Callable[[], Done], before: Mapping[str, Future[Ended]]) -> Ended:
+    failed = [name for name, future in before.items() if future.result().error is not None]
+    if failed:
+        work = partial(_refuse, f"its input {failed[0]} has failed")
     started = time.monotonic()  # clock: how long a step took
     rows, watermark, error = 0, None, None
     try:
@@ -355,6 +366,10 @@ def _timed(work: Callable[[], Done]) -> Ended:
     seconds = time.monotonic() - started  # clock: how long a step took
     at = datetime.now(UTC)  # clock: when people read that it ran
     return Ended(rows=rows, watermark=watermark, seconds=seconds, at=at, error=error)
+
+
+def _refuse(why: str) -> Done:
+    raise PipelineError(why)
 
 
 def _in_words(error: BaseException) -> str:
