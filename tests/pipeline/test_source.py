@@ -1,6 +1,7 @@
 """``format("durabus")``: the log as rows, in parallel, as a stream, without secrets."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import History
 
 from durabus import EventStore
+from durabus.pipeline import payloads
+from durabus.pipeline.read_request import ReadRequest
 from durabus.pipeline.schema import COLUMNS, SPARK
-from durabus.pipeline.source import pieces_between
+from durabus.pipeline.source import Piece, pieces_between, read_piece
 from durabus.store.log import START
 
 
@@ -81,6 +84,54 @@ async def test_options_leave_rows_out_before_spark_sees_them(spark: SparkSession
     assert {row["action"]: row["count"] for row in ended} == {"COMPLETED": 4, "FAILED": 3}
 
 
+async def test_a_range_of_time_can_be_read(spark: SparkSession, url: str, history: History, store: EventStore) -> None:
+    """The range includes its begin and not its end. Without a time zone, an instant is in UTC."""
+    await history.varied()
+    instants = sorted({entry.at_ts for entry in (await store.read_log()).entries})
+    since, before = (datetime.fromtimestamp(instants[n], UTC) for n in (2, 6))
+    found = read(spark, url, since=since.isoformat(), before=before.replace(tzinfo=None).isoformat()).collect()
+    assert {row["at"].timestamp() for row in found} == set(instants[2:6])
+    whole = {row["ordinal"]: row["position"] for row in read(spark, url).collect()}
+    assert {row["ordinal"]: row["position"] for row in found}.items() <= whole.items(), "ordinals count all rows"
+
+
+async def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, url: str, history: History) -> None:
+    await history.varied()
+    whole = read(spark, url).select("type", "id").collect()
+    pruned = spark.read.format("durabus").option("url", url).schema("type STRING, id BIGINT").load()
+    assert (pruned.columns, pruned.collect()) == (["type", "id"], whole)
+    with pytest.raises(PySparkException, match=r"the log has no column id STRING: choose from position STRING"):
+        spark.read.format("durabus").option("url", url).schema("id STRING").load().collect()
+    batch = next(read_piece(url, await one_piece(history.store), ReadRequest({}, ["type", "id"])))
+    assert batch.schema.names == ["type", "id"], "Spark gets no other column to drop"
+
+
+async def test_payloads_are_asked_only_for_wanted_events(
+    url: str, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event of another type, or a read without the payload, costs no question to the store."""
+    await history.publish("order.placed")
+    await history.publish("mail.sent")
+    asked: list[list[int]] = []
+    events = payloads._events
+
+    async def counted(store: EventStore, ids: list[int]) -> object:
+        asked.append(ids)
+        return await events(store, ids)
+
+    monkeypatch.setattr(payloads, "_events", counted)
+    piece = await one_piece(history.store)
+    (batch,) = read_piece(url, piece, ReadRequest({"type": "mail.*"}))
+    assert (batch["payload"].to_pylist(), asked) == (['{"order":1}'], [[2]])
+    list(read_piece(url, piece, ReadRequest({}, ["type", "id"])))
+    assert asked == [[2]]
+
+
+async def one_piece(store: EventStore) -> Piece:
+    """Return the whole log as the part of one task."""
+    return Piece(START, (await store.log_head(),), 0)
+
+
 async def test_a_stretch_between_two_positions_can_be_read(
     spark: SparkSession, url: str, history: History, store: EventStore
 ) -> None:
@@ -106,7 +157,11 @@ async def test_an_empty_log_has_no_rows(spark: SparkSession, url: str, store: Ev
         ({"after": "nonsense"}, "position='nonsense': not one that this log gave"),
         ({"type": "or*"}, "the star is only a part of the segment"),
         ({"rowsPerTask": "9"}, "the durabus source has no option 'rowspertask': choose from url, after, until, "),
-        ({"path": "bus.db"}, "the durabus source has no option 'path': load() takes no path here"),
+        (
+            {"path": "bus.db"},
+            "load('bus.db'): the durabus source reads a store, not a path: name the store with option",
+        ),
+        ({"since": "noon"}, "since='noon': must be an instant, such as 2026-11-18T09:30:00"),
     ],
 )
 async def test_what_cannot_work_is_refused_with_the_reason(

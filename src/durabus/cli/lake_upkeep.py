@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from msgspec import to_builtins
 
+from durabus.cli.declared import Entity, Projections, declared_tables
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.lake import LAKE_DEFAULTS, LakeOptions, opened_lake, refuse_without_spark
 from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, store_url
@@ -16,7 +17,6 @@ from durabus.cli.output import console, pairs, print_json, table
 
 if TYPE_CHECKING:
     from durabus.pipeline.store_session import StoreSession
-    from durabus.pipeline.tables import Declaration
     from durabus.pipeline.verification import Proven
 
 UPKEEP_WAITS = 600.0
@@ -27,13 +27,8 @@ def rebuild(
     name: Annotated[str, Parameter(name="NAME", help="A projection, or a table of silver.")],
     /,
     *,
-    entity: Annotated[
-        str | None, Parameter(help="Payload field that identifies an entity, as in `pipeline run`.")
-    ] = None,
-    projections: Annotated[
-        str | None,
-        Parameter(name="--projections", help="MODULE:LIST with projections, typed tables, expectations."),
-    ] = None,
+    entity: Entity = None,
+    projections: Projections = None,
     since: Annotated[
         datetime | None, Parameter(help="Only rows of events with log entries at or after this instant (UTC).")
     ] = None,
@@ -222,23 +217,3 @@ def compact(
     for one in done:
         made.add_row(one.name, f"{one.before:,}", f"{one.after:,}")
     console().print(made)
-
-
-def declared_tables(entity: str | None, target: str | None) -> list[Declaration]:
-    """Return what ``--entity`` and ``--projections`` declare, after the projection that every lake has."""
-    from durabus.pipeline.projections import hourly_counters, journeys, latest_state
-    from durabus.pipeline.tables import Declaration
-
-    chosen: list[Declaration] = [hourly_counters()]
-    if entity is not None:
-        chosen += [latest_state(entity), journeys(entity)]
-    if target is not None:
-        from durabus.cli.worker import load_object
-
-        found = load_object(target)
-        if not isinstance(found, list | tuple) or not all(isinstance(one, Declaration) for one in found):
-            raise CommandFailed(
-                f"{target} is not a list of projections, typed tables and expectations", code=Exit.USAGE
-            )
-        chosen += found
-    return chosen

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from durabus.cli.failures import CommandFailed
+from durabus.cli.declared import Entity, Projections, declared_tables
+from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.lake import (
     LAKE_DEFAULTS,
     LakeOptions,
@@ -19,7 +20,8 @@ from durabus.cli.lake import (
     opened_lake,
     print_result,
 )
-from durabus.cli.lake_upkeep import compact, declared_tables, forget, prove, rebuild, rollback, trim, utc
+from durabus.cli.lake_plan import graph, plan
+from durabus.cli.lake_upkeep import compact, forget, prove, rebuild, rollback, trim, utc
 from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, store_url
 from durabus.cli.output import age, console, pairs, plain, print_json, progress_bars, say, table
 from durabus.model.event import new_event_id
@@ -29,15 +31,13 @@ if TYPE_CHECKING:
     from durabus.pipeline.lake import QueryResult
     from durabus.pipeline.replay import Replayed
 
-FOLLOW_EVERY = 10.0
-
 pipeline = App(
     name="pipeline",
-    help="The event log as tables, on Spark: run, status, tables, sql, report, replay, "
+    help="The event log as tables, on Spark: run, plan, graph, status, tables, sql, report, replay, "
     "rebuild, rollback, prove, trim, forget, compact.",
 )
-for upkeep in (rebuild, rollback, prove, trim, forget, compact):
-    pipeline.command(upkeep)
+for command in (plan, graph, rebuild, rollback, prove, trim, forget, compact):
+    pipeline.command(command)
 
 
 @pipeline.command
@@ -48,13 +48,9 @@ def run(
     /,
     *,
     follow: Annotated[bool, Parameter(help="Repeat until Ctrl-C, or stop after one run.", negative="--once")] = False,
-    entity: Annotated[
-        str | None, Parameter(help="Payload field that identifies an entity. Adds two projections by this field.")
-    ] = None,
-    projections: Annotated[
-        str | None,
-        Parameter(name="--projections", help="MODULE:LIST with projections, typed tables, expectations."),
-    ] = None,
+    interval: Annotated[float, Parameter(help="Seconds between two runs with --follow.")] = 10.0,
+    entity: Entity = None,
+    projections: Projections = None,
     stale_after: Annotated[
         float, Parameter(help="Seconds after which a claim without an end counts as stale.")
     ] = 300.0,
@@ -71,6 +67,8 @@ def run(
 
     Example: durabus pipeline run --store sqlite:///bus.db --lake lake
     """
+    if not 0 <= interval < inf:
+        raise CommandFailed(f"--interval {interval:g}: must be 0 or more seconds", code=Exit.USAGE)
     url = store_url(common)
     refuse_absent_file(url)
     with opened_lake(options, create=True) as lake:
@@ -90,7 +88,7 @@ def run(
             if not follow:
                 break
             wait, copy_of = inf, None  # another process that uses the lake between two runs frees it again
-            time.sleep(FOLLOW_EVERY)
+            time.sleep(interval)
         if common.json:
             print_json({"steps": bars.done})
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
@@ -128,22 +129,28 @@ def load_object(target: str) -> object:
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise _refused(target, "it must be a module and an attribute with a colon between them")
-    if "" not in sys.path and str(os.getcwd()) not in sys.path:  # noqa: PTH109  (sys.path holds strings)
-        sys.path.insert(0, "")
-    try:
-        found: object = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise _not_imported(target, error) from error
-        raise _refused(target, f"there is no module {error.name!r} here or on the Python path") from error
-    except Exception as error:
-        raise _not_imported(target, error) from error
+    found: object = load_module(target)
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
             raise _refused(target, str(error)) from error
     return found
+
+
+def load_module(target: str) -> ModuleType:
+    """The module of ``MODULE`` or ``MODULE:NAME``. Modules in the working folder are found first."""
+    module_name = target.partition(":")[0]
+    if "" not in sys.path and str(os.getcwd()) not in sys.path:  # noqa: PTH109  (sys.path holds strings)
+        sys.path.insert(0, "")
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise _not_imported(target, error) from error
+        raise _refused(target, f"there is no module {error.name!r} here or on the Python path") from error
+    except Exception as error:
+        raise _not_imported(target, error) from error
 
 
 def _not_imported(target: str, error: Exception) -> CommandFailed:

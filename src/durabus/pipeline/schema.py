@@ -53,15 +53,29 @@ _CALENDAR = 250_000_000_000.0
 """Maximum number of seconds since 1970 that a timestamp can show. Larger values become NULL."""
 
 
-def record_batch(rows: Sequence[tuple[Any, ...]], ordinals: Sequence[int]) -> pa.RecordBatch:
-    """Return rows of ``LogRows`` as Arrow."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(_FIELDS)
-    arrays = [_array(values, kind) for values, (_, kind) in zip(columns, _FIELDS, strict=True)]
-    return pa.RecordBatch.from_arrays([*arrays, pa.array(ordinals, _WHOLE)], schema=ARROW)
+_NUMBERS = {name: n for n, name in enumerate(COLUMNS)}
+
+
+def record_batch(
+    rows: Sequence[tuple[Any, ...]], ordinals: Sequence[int], names: Sequence[str] = ARROW.names
+) -> pa.RecordBatch:
+    """Return these columns of rows of ``LogRows`` as Arrow."""
+    fields = [ARROW.field(name) for name in names]
+    # Transposing whole rows is faster than picking each column, unless there are few.
+    whole = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows and len(fields) == len(ARROW) else None
+    arrays = []
+    for field in fields:
+        if field.name == "ordinal":
+            arrays.append(pa.array(ordinals, _WHOLE))
+        else:
+            number = _NUMBERS[field.name]
+            values = [row[number] for row in rows] if whole is None else whole[field.name]
+            arrays.append(_array(values, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if kind is not _INSTANT:
+    if kind != _INSTANT:
         return pa.array(values, kind)
     seconds = np.array(values, dtype=np.float64)  # None becomes NaN
     with np.errstate(invalid="ignore"):

@@ -14,14 +14,16 @@ Spark finds the source without a register call, through the package ``pyspark_du
     maxRowsPerTrigger          stream only: maximum number of entries in one micro-batch
     payloads          true     false: PUBLISHED entries of live events lack the payload, as they do in the log
     bus, type, action          only entries of this bus, of types under this glob, with one of these actions (a,b)
+    since, before              only entries written at or after, and before, this instant (ISO 8601, UTC by default)
 
-The last three drop rows in the reader. The source does not use Spark's filter pushdown: Spark 4.2.0 keeps the filters
-of one query for the next query on the same DataFrame, which then silently lacks rows.
+The last five drop rows in the reader. ``spark.read.format("durabus").schema("id BIGINT, type STRING")`` reads these
+columns only. The source does not use Spark's filter pushdown: Spark 4.2.0 keeps the filters of one query for the next
+query on the same DataFrame, which then silently lacks rows. It offers a Python source no way to drop columns by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,15 +31,14 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from durabus.errors import ConfigurationError
-from durabus.model.log_entry import LOG_COLUMNS, LogRows
-from durabus.model.pattern import check_pattern, matches
-from durabus.model.statuses import Action
 from durabus.pipeline.payloads import with_payloads
-from durabus.pipeline.schema import SPARK, record_batch
+from durabus.pipeline.read_request import ReadRequest, whole_option
+from durabus.pipeline.schema import ARROW, SPARK, record_batch
 from durabus.pipeline.store_session import StoreSession
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -49,10 +50,9 @@ MAX_PARTITIONS = 10_000
 ALL = 2**62
 OPTIONS = (
     *("url", "after", "until", "rowsPerPartition", "pieces", "maxRowsPerTrigger", "payloads", "bus", "type", "action"),
+    *("since", "before"),
 )
 _OPTIONS = {name.lower() for name in OPTIONS}
-
-_BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
 
 Pieces = list[tuple[str, tuple[str, ...], int]]
 """The arguments of each ``Piece``."""
@@ -67,27 +67,6 @@ class Piece(InputPartition):
         self.before = before
 
 
-class ReadRequest:
-    """The conditions for entries to read. An entry must meet every condition that is set."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._bus = options.get("bus")
-        self._type = check_pattern(options["type"]) if "type" in options else None
-        self._actions = (
-            frozenset(Action(name) for name in options["action"].split(",")) if "action" in options else None
-        )
-        self.everything = self._bus is None and self._type is None and self._actions is None
-        self.payloads = truth_option(options, "payloads", default=True)
-
-    def __call__(self, row: tuple[Any, ...]) -> bool:
-        """Return whether this row meets the conditions."""
-        return (
-            self._bus in (None, row[_BUS])
-            and (self._actions is None or row[_ACTION] in self._actions)
-            and (self._type is None or matches(self._type, row[_TYPE]))
-        )
-
-
 def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Piece]:
     """Cut the log between two positions into pieces for tasks that run side by side."""
     page, pages = pages_of(rows)
@@ -98,27 +77,39 @@ def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Pie
     return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
 
+Numbered = tuple[list[int], list[tuple[Any, ...]]]
+"""Rows of a page, and the number of each in it. A page has more rows than these if some are not wanted."""
+
+
 def read_pages(
-    log: StoreSession, after: str, ends: Sequence[str], *, payloads: bool = True
-) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows after a position, in pages with these ends. With ``payloads``, see ``with_payloads``.
+    log: StoreSession, after: str, ends: Sequence[str], wanted: ReadRequest
+) -> Iterator[tuple[int, Numbered]]:
+    """Yield the number of rows of each page after a position, and the wanted ones. The pages have these ends.
 
     Each call reads a page up to its own end: a database that returns the first rows of a longer part may sort the whole
     part every time.
     """
     for end in ends:
         while after != end:
-            page = log.ask(partial(_read_page, after=after, until=end, payloads=payloads))
-            if not page.rows:
+            total, found, after = log.ask(partial(_read_page, after=after, until=end, wanted=wanted))
+            if not total:
                 break  # the rest of the page was trimmed
-            yield page.rows
-            after = page.next
+            yield total, found
         after = end
 
 
-async def _read_page(store: EventStore, *, after: str, until: str, payloads: bool) -> LogRows:
+async def _read_page(store: EventStore, *, after: str, until: str, wanted: ReadRequest) -> tuple[int, Numbered, str]:
     page = await store.read_log_rows(after=after, until=until, limit=ROWS_PER_PAGE)
-    return LogRows(await with_payloads(store, page.rows), page.next) if payloads else page
+    rows, numbers = page.rows, list(range(len(page.rows)))
+    if not wanted.everything:
+        numbers = [n for n, row in enumerate(rows) if wanted.of_event(row)]
+        rows = [rows[n] for n in numbers]
+    if wanted.payloads:
+        rows = await with_payloads(store, rows)  # this must see all entries of an event
+    if not wanted.everything:
+        kept = [n for n, row in enumerate(rows) if wanted.of_entry(row)]
+        rows, numbers = [rows[n] for n in kept], [numbers[n] for n in kept]
+    return len(page.rows), (numbers, rows), page.next
 
 
 def pages_of(rows: int) -> tuple[int, int]:
@@ -145,7 +136,8 @@ def read_log_part(
         pieces = msgspec.json.encode(pieces_between(after, ends, rows)).decode()
         reader = spark.read.format("durabus").option("url", log.url).option("payloads", payloads)
         return reader.option("pieces", pieces).load()
-    found = [row for page in read_pages(log, after, ends, payloads=payloads) for row in page]
+    wanted = ReadRequest({"payloads": str(payloads)})
+    found = [row for _, (_, rows) in read_pages(log, after, ends, wanted) for row in rows]
     page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]))
     return page.coalesce(1)  # one small file instead of several
 
@@ -157,8 +149,14 @@ class DurabusDataSource(DataSource):
         super().__init__(options)
         unknown = sorted(name for name in options if name.lower() not in _OPTIONS)
         if unknown:
-            hint = "load() takes no path here" if unknown == ["path"] else f"choose from {', '.join(OPTIONS)}"
-            raise ConfigurationError(f"the durabus source has no option {unknown[0]!r}: {hint}")
+            if unknown == ["path"]:
+                raise ConfigurationError(
+                    f"load({options['path']!r}): the durabus source reads a store, not a path: name the store with "
+                    'option("url", "sqlite:///bus.db") and call load() without a path'
+                )
+            raise ConfigurationError(
+                f"the durabus source has no option {unknown[0]!r}: choose from {', '.join(OPTIONS)}"
+            )
         if not options.get("url"):
             raise ConfigurationError('the durabus source needs option("url", …), as sqlite:///bus.db')
 
@@ -171,25 +169,37 @@ class DurabusDataSource(DataSource):
         """Return the columns of the log."""
         return SPARK
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (the schema is always our own)
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of ``spark.read``."""
-        return LogBatchReader(self.options)
+        return LogBatchReader(self.options, _columns_of(schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  (Spark's names)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         """Return the reader of ``spark.readStream``."""
-        return LogStreamReader(self.options)
+        return LogStreamReader(self.options, _columns_of(schema))
+
+
+def _columns_of(schema: StructType) -> list[str]:
+    """Return the columns that the user asks for with ``schema``; by default all."""
+    known = {field.name: field.dataType for field in from_arrow_schema(ARROW)}
+    for field in schema:
+        if known.get(field.name) != field.dataType:
+            raise ConfigurationError(
+                f"schema(…): the log has no column {field.name} {field.dataType.simpleString().upper()}: "
+                f"choose from {SPARK}"
+            )
+    return schema.names
 
 
 class LogBatchReader(DataSourceReader):
     """Reads the log once, in parts that tasks read in parallel."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str], columns: Sequence[str]) -> None:
         self._url = options["url"]
         self._after = options.get("after", START)
         self._until = options.get("until")
         self._pieces = msgspec.json.decode(options["pieces"], type=Pieces) if "pieces" in options else None
         self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
-        self._wanted = ReadRequest(options)
+        self._wanted = ReadRequest(options, columns)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the log when Spark plans the query. Entries that are committed later are not part of this read."""
@@ -207,12 +217,12 @@ class LogBatchReader(DataSourceReader):
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the log as it grows. The offset is a log position, so a repeated batch has the same rows."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str], columns: Sequence[str]) -> None:
         self._url = options["url"]
         self._after = options.get("after", START)
         self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
         self._limit = whole_option(options, "maxRowsPerTrigger", 0)
-        self._wanted = ReadRequest(options)
+        self._wanted = ReadRequest(options, columns)
         self._target: str | None = None
         self._log = StoreSession(self._url)
 
@@ -264,29 +274,7 @@ def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iter
     assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
     ordinal = partition.before
     with StoreSession(url) as log:
-        for rows in read_pages(log, partition.after, partition.ends, payloads=wanted.payloads):
-            if wanted.everything:
-                yield record_batch(rows, range(ordinal, ordinal + len(rows)))
-            elif kept := [n for n, row in enumerate(rows) if wanted(row)]:
-                yield record_batch([rows[n] for n in kept], [ordinal + n for n in kept])
-            ordinal += len(rows)
-
-
-def truth_option(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return the value of an option, which must be true or false."""
-    given = options.get(name)
-    if given is None:
-        return default
-    if given.lower() not in ("true", "false"):
-        raise ConfigurationError(f"{name}={given!r}: must be true or false")
-    return given.lower() == "true"
-
-
-def whole_option(options: MutableMapping[str, str], name: str, default: int) -> int:
-    """Return the value of an option, which must be a whole number of 1 or more."""
-    given = options.get(name)
-    if given is None:
-        return default
-    if not (given.isascii() and given.isdigit()) or int(given) < 1:
-        raise ConfigurationError(f"{name}={given!r}: must be a whole number of 1 or more")
-    return int(given)
+        for total, (numbers, rows) in read_pages(log, partition.after, partition.ends, wanted):
+            if rows:
+                yield record_batch(rows, [ordinal + n for n in numbers], wanted.columns)
+            ordinal += total
