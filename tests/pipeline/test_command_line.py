@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from durabus import ManualClock, open_store
 from durabus.cli.lake import print_result
 from durabus.cli.main import main
 from durabus.cli.pipeline import pipeline
+from durabus.errors import PipelineError
 from durabus.pipeline.lake import QueryResult, first_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +144,7 @@ def expect_one_file(report: Path) -> None:
 
 
 def test_every_command_can_print_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {"run", "sql", "rebuild", "rollback", "prove", "trim", "forget", "compact"} <= set(pipeline)
+    assert {"run", "plan", "graph", "sql", "rebuild", "rollback", "prove", "trim", "forget", "compact"} <= set(pipeline)
     for name in pipeline:
         if not name.startswith("-"):
             assert main(["pipeline", name, "--help"]) == 0
@@ -206,3 +208,63 @@ async def test_a_wrong_query_is_reported_in_one_line(
     err = capsys.readouterr().err
     assert "the query failed: [TABLE_OR_VIEW_NOT_FOUND]" in err
     assert "Traceback" not in err
+
+
+def test_plan_and_graph_say_what_a_run_would_do(durabus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of SQL files, a module, and a lake that has no table yet."""
+    folder = tmp_path / "declared"
+    folder.mkdir()
+    by_bus = "-- key: bus\nSELECT bus, count(*) AS n FROM {events} GROUP BY 1"
+    (folder / "by_bus.sql").write_text(by_bus)
+    (folder / "busiest.sql").write_text("-- key: bus\n-- inputs: gold.by_bus\nSELECT bus FROM {by_bus} WHERE n > 9")
+    (folder / "later.sql").write_text("-- key: id\n-- inputs: silver.order_placed\nSELECT 1 AS id FROM {order_placed}")
+    found = json.loads(durabus("pipeline", "plan", "--projections", "declared/", "--json")[0])["plan"]
+    modes = {one["projection"]: one["mode"] for one in found}
+    assert modes == {"hourly_counters": "upsert", "by_bus": "upsert", "busiest": "full", "later": "unknown"}
+    assert list(modes).index("by_bus") < list(modes).index("busiest")
+    why = {one["projection"]: one["why"] for one in found}
+    assert "has no table silver.order_placed: `durabus pipeline run` makes it" in why["later"]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_tables.py").write_text(
+        "from durabus.pipeline.projections import projection\n\n@projection(key='type')\ndef kinds(events):\n"
+        "    return events.groupBy('type').count()\n"
+    )
+    shown = durabus("pipeline", "plan", "--projections", "my_tables")[0]
+    assert re.search(r"kinds v1 +silver\.events +upsert +the rows of a changed type are computed again", shown)
+    drawn = durabus("pipeline", "graph", "--projections", "my_tables", "--out", "tables.svg")[0]
+    assert drawn.strip() == str(tmp_path / "tables.svg")
+    assert ">gold.kinds</text>" in (tmp_path / "tables.svg").read_text(encoding="utf-8")
+
+
+def test_what_declares_no_projection_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "no_tables.py").write_text("SOME = 1\n")
+    code, text = complaint(capsys, "graph", "--projections", "no_tables")
+    assert (code, "no_tables declares no projection, typed table or expectation" in text) == (2, True)
+    code, text = complaint(capsys, "graph", "--projections", "absent/")
+    assert (code, "cannot load 'absent/'" in text) == (2, True)
+    code, text = complaint(capsys, "graph", "--projections", "no_tables:SOME")
+    assert (code, "is not a list of projections" in text) == (2, True)
+    code, text = complaint(capsys, "run", "--interval=-1")
+    assert (code, "--interval -1: must be 0 or more seconds" in text) == (2, True)
+
+
+async def test_follow_waits_for_the_interval_between_two_runs(
+    durabus: Any, history: History, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await history.publish()
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise PipelineError("enough")
+
+    monkeypatch.setattr("durabus.cli.pipeline.time", SimpleNamespace(sleep=wait))
+    with ThreadPoolExecutor(1) as thread:
+        code = thread.submit(main, ["pipeline", "run", "archive", "--follow", "--interval", "2.5"]).result()
+    assert (code, waited) == (1, [2.5, 2.5])
+    assert "enough" in capsys.readouterr().err

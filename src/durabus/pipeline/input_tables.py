@@ -22,7 +22,7 @@ from durabus.pipeline.session import first_line
 from durabus.pipeline.tables import EventTable
 from durabus.pipeline.upcasts import upcasted_or_failed
 
-_CORE = {table.name: table for table in (EVENT_LOG, EVENTS, ATTEMPTS)}
+CORE = {table.name: table for table in (EVENT_LOG, EVENTS, ATTEMPTS)}
 _FEEDS = {
     EVENT_LOG.name: Feed(seq="seq", fixed=frozenset(EVENT_LOG.columns), since="at", appended=True),
     EVENTS.name: Feed(
@@ -44,7 +44,8 @@ _TRACES: dict[tuple[str, ...], KeyTrace] = {}
 """What this process has traced, by fingerprint and columns of the inputs."""
 
 
-def _columns(table: Table) -> StructType:
+def in_columns(table: Table) -> StructType:
+    """Return the columns of a table as Spark describes them."""
     found = StructType.fromDDL(table.ddl)
     assert isinstance(found, StructType)  # noqa: S101  (a list of columns makes one)
     return found
@@ -96,8 +97,8 @@ class InputTables:
 
     def schema(self, name: str) -> StructType:
         """Return the columns of an input. Those of a projection whose table is not made yet come from its formula."""
-        if name in _CORE:
-            return _columns(_CORE[name])
+        if name in CORE:
+            return in_columns(CORE[name])
         made = self._projections.get(name)
         if made is not None and not self._lake.exists(made.table):
             return self.trace(made).schema
