@@ -53,7 +53,7 @@ def graph(
     Example: durabus pipeline graph --projections projections/ --out tables.svg
     """
     refuse_without_spark()
-    from durabus.pipeline.lineage import draw, sources_of_tables
+    from durabus.pipeline.planning import draw, sources_of_tables
 
     tables = sources_of_tables(declared_tables(entity, projections))
     try:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from durabus.errors import ConfigurationError, PipelineError
 from durabus.pipeline.expectations import OnBreak
 from durabus.pipeline.key_tracing import Feed, KeyTrace, trace_key, with_expressions
-from durabus.pipeline.lake import Lake, is_url, lake_path
+from durabus.pipeline.lake import Lake, is_url, lake_path, newest_version, read_delta
 from durabus.pipeline.news import News
 from durabus.pipeline.projections import Projection, is_own_table, of_types
 from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS, Table
@@ -165,7 +165,7 @@ class InputTables:
             table = self._projections[name].table if name in self._projections else name
             return self._lake.read(table, version=version)
         try:
-            return self._lake.read_path(self._place(name), version=version)
+            return read_delta(self._lake.spark, self._place(name), version=version)
         except AnalysisException as error:
             raise PipelineError(f"input {name}: {first_line(error)}") from error
 
@@ -173,7 +173,7 @@ class InputTables:
         log = Path(self._place(name), "_delta_log")
         if not is_url(self._place(name)) and log.is_dir():
             return max(int(file.stem) for file in log.glob("*.json") if file.stem.isdigit())
-        return self._lake.version_at(self._place(name))
+        return newest_version(self._lake.spark, self._place(name))
 
     def _replaced(self, name: str) -> int:
         """Return the newest version of a table that replaced all of its rows; -1 if its history has none."""

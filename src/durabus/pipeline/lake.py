@@ -132,18 +132,13 @@ class Lake:
     def read(self, name: str, *, version: int | None = None) -> DataFrame:
         """Read a table at its newest version or at a given one."""
         try:
-            return self.read_path(self.location(name), version=version)
+            return read_delta(self.spark, self.location(name), version=version)
         except AnalysisException as error:
             if not self.exists(name):
                 raise PipelineError(
                     f"the lake {self.path} has no table {name}: `durabus pipeline run` makes it"
                 ) from error
             raise PipelineError(f"{name}: {first_line(error)}") from error
-
-    def read_path(self, location: str, *, version: int | None = None) -> DataFrame:
-        """Read the Delta table at a path, in the lake or elsewhere."""
-        reader = self.spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(location)
 
     def create(self, table: Table) -> None:
         """Create an empty table, unless it exists."""
@@ -267,11 +262,7 @@ class Lake:
 
     def version(self, name: str) -> int:
         """Return the newest version of a table."""
-        return self.version_at(self.location(name))
-
-    def version_at(self, location: str) -> int:
-        """Return the newest version of the Delta table at a path, in the lake or elsewhere."""
-        return int(self.spark.sql(f"DESCRIBE HISTORY {_delta(location)} LIMIT 1").collect()[0]["version"])
+        return newest_version(self.spark, self.location(name))
 
     def history(self, name: str, *, limit: int = 1_000) -> list[Row]:
         """Return the newest commits of a table, newest first."""
@@ -285,6 +276,17 @@ class Lake:
     def restore(self, name: str, version: int) -> None:
         """Set a table back to an older version, in a new commit."""
         self.spark.sql(f"RESTORE TABLE {_delta(self.location(name))} TO VERSION AS OF {version}")
+
+
+def read_delta(spark: SparkSession, location: str, *, version: int | None = None) -> DataFrame:
+    """Read the Delta table at a path, in a lake or elsewhere."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(location)
+
+
+def newest_version(spark: SparkSession, location: str) -> int:
+    """Return the newest version of the Delta table at a path, in a lake or elsewhere."""
+    return int(spark.sql(f"DESCRIBE HISTORY {_delta(location)} LIMIT 1").collect()[0]["version"])
 
 
 def _folders(lake: Lake, place: str) -> list[str]:

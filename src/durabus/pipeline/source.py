@@ -77,13 +77,13 @@ def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Pie
     return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
 
-Numbered = tuple[list[int], list[tuple[Any, ...]]]
+PageRows = tuple[list[int], list[tuple[Any, ...]]]
 """Rows of a page, and the number of each in it. A page has more rows than these if some are not wanted."""
 
 
 def read_pages(
     log: StoreSession, after: str, ends: Sequence[str], wanted: ReadRequest
-) -> Iterator[tuple[int, Numbered]]:
+) -> Iterator[tuple[int, PageRows]]:
     """Yield the number of rows of each page after a position, and the wanted ones. The pages have these ends.
 
     Each call reads a page up to its own end: a database that returns the first rows of a longer part may sort the whole
@@ -98,7 +98,7 @@ def read_pages(
         after = end
 
 
-async def _read_page(store: EventStore, *, after: str, until: str, wanted: ReadRequest) -> tuple[int, Numbered, str]:
+async def _read_page(store: EventStore, *, after: str, until: str, wanted: ReadRequest) -> tuple[int, PageRows, str]:
     page = await store.read_log_rows(after=after, until=until, limit=ROWS_PER_PAGE)
     rows, numbers = page.rows, list(range(len(page.rows)))
     if not wanted.everything:

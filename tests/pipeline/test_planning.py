@@ -1,4 +1,4 @@
-"""``durabus.testing.pipeline`` runs a projection on rows of a test; ``lineage`` draws which table is made of which."""
+"""``durabus.testing.pipeline`` runs a projection on rows of a test; ``planning`` draws which table is made of which."""
 
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from durabus import ConfigurationError
 from durabus.errors import PipelineError
-from durabus.pipeline.lineage import draw, sources_of_tables
+from durabus.pipeline.planning import draw, sources_of_tables
 from durabus.pipeline.projections import Projection, hourly_counters, latest_state, projection
 from durabus.pipeline.tables import EventTable
 from durabus.testing.pipeline import run_projection
