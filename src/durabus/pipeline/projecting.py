@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -20,6 +21,7 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import MERGED
+from durabus.pipeline.upserting import upsert
 
 INPUTS = "durabus.inputs"
 """The property of a projection's table with the versions of the inputs that it was made of, as JSON."""
@@ -108,7 +110,7 @@ def _update(
     if trace.mode is UpdateMode.FULL:
         return rebuild_projection(lake, projection, inputs)
     versions = inputs.versions(projection)
-    keys, count = _changed_keys(lake, trace, changed, few=few)
+    keys, count, known = _changed_keys(lake, trace, changed, few=few)
     if not count:
         return 0
     if trace.mode is UpdateMode.APPEND:
@@ -116,16 +118,23 @@ def _update(
         rows = projection.rows(changed(name))
     else:
         rows = _rows_of(projection, trace, inputs, versions, F.broadcast(keys) if count <= FEW else keys)
+    key = tuple(projection.key)
     with _checked(rows, projection, few=few) as made:
-        lake.merge(made, projection.table, tuple(projection.key), of=_replaced(lake, projection, trace, made, keys))
+        if known is not None and trace.mode is not UpdateMode.APPEND and set(trace.by) == set(key):
+            upsert(lake, made, projection.table, key, known.select(list(key)))
+        else:
+            lake.merge(made, projection.table, key, of=_replaced(lake, projection, trace, made, keys))
     _keep(lake, projection, versions)
     return count
 
 
 def _changed_keys(
     lake: Lake, trace: KeyTrace, changed: Callable[[str], DataFrame], *, few: bool
-) -> tuple[DataFrame, int]:
-    """Return the distinct values of ``trace.by`` in changed rows, and the number of these rows."""
+) -> tuple[DataFrame, int, pa.Table | None]:
+    """Return the distinct values of ``trace.by`` in changed rows, and the number of these rows.
+
+    With ``few`` changes, the third value has these values in the driver's memory.
+    """
     found = reduce(
         DataFrame.unionByName,
         (
@@ -136,11 +145,11 @@ def _changed_keys(
     if few:
         known = found.toArrow()
         count = len(known)
-        known = known.group_by(list(trace.by)).aggregate([])
-        return lake.spark.createDataFrame(known, found.schema).dropna(), count
+        known = known.group_by(list(trace.by)).aggregate([]).drop_null()
+        return lake.spark.createDataFrame(known, found.schema), count, known
     count = found.count()
     # The query uses the keys twice; the checkpoint computes them once.
-    return (found.distinct().dropna().localCheckpoint() if count else found), count
+    return (found.distinct().dropna().localCheckpoint() if count else found), count, None
 
 
 def _rows_of(
