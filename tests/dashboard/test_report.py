@@ -12,8 +12,9 @@ from playwright.async_api import Browser, Page, expect
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from durabus.pipeline.report import ReportData, _slo_table
-from durabus.pipeline.report_data import SPANS, Activity, PercentileLines, ReportSeries
+from durabus.pipeline.report_data import Activity, PercentileLines, ReportSeries
 from durabus.pipeline.report_html import html_page
+from durabus.pipeline.schema import HISTOGRAMS
 
 # The first test with a browser on a machine may have to install it.
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -35,7 +36,7 @@ def series(facet: str, bus: str, type_: str | None, name: str | None, /, **count
         name=name,
         at=list(range(MINUTES)),
         counters={counter: [value] * MINUTES for counter, value in counters.items()},
-        spans={span: [12.0, 480.0, 2_400.0] for span in SPANS},
+        spans={span: [12.0, 480.0, 2_400.0] for span in HISTOGRAMS},
         last_at="2026-01-02 02:59:00",
         example=f"{name}: 17",
         example_event_id="0190",
@@ -48,8 +49,8 @@ def percentiles(bus: str | None, type_: str | None, p95: float) -> PercentileLin
         bus=bus,
         type=type_,
         at=list(range(MINUTES)),
-        spans={span: [[value] * MINUTES for value in values] for span in SPANS},
-        whole={span: list(values) for span in SPANS},
+        spans={span: [[value] * MINUTES for value in values] for span in HISTOGRAMS},
+        whole={span: list(values) for span in HISTOGRAMS},
     )
 
 

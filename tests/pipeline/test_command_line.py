@@ -140,7 +140,11 @@ def expect_one_file(report: Path) -> None:
     assert "default-src 'none'" in page
     assert "<script>alert" not in page
     assert re.findall(r"(?:src|href)=[^ >]*", page) == ['href="#main"']
-    assert "verify" in page
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    activity = json.loads(data)["activity"]
+    counts = {one["type"]: one["counters"] for one in activity["series"] if one["facet"] == "type"}
+    assert sum(counts["payment.taken"]["published"]) == sum(counts["payment.taken"]["dead"]) > 0
+    assert any("<script>alert" in (one["example"] or "") for one in activity["series"] if one["facet"] == "error")
 
 
 def test_every_command_can_print_json(capsys: pytest.CaptureFixture[str]) -> None:

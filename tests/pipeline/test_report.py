@@ -1,10 +1,13 @@
 """The data of the report: what ``gold.activity`` says, in few enough points, and the files that it is drawn with."""
 
 import hashlib
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 
 import pytest
+from pyspark.sql.types import StructType
 
 from durabus.errors import PipelineError
 from durabus.pipeline import report_html
@@ -14,24 +17,16 @@ from durabus.pipeline.report_data import (
     COUNTERS,
     OTHERS,
     SHOWN,
-    SPANS,
     Activity,
     percentiles,
     period_for,
     read_activity,
 )
 from durabus.pipeline.report_html import badge, html_page, html_table, in_words, shown
-from durabus.pipeline.schema import EVENT_LOG
+from durabus.pipeline.schema import ACTIVITY, EVENT_LOG, HISTOGRAMS
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 FIRST = datetime(2026, 1, 2, tzinfo=UTC)
-DDL = (
-    "step STRING, since TIMESTAMP, facet STRING, bus STRING, type STRING, name STRING, entries BIGINT, "
-    + ", ".join(f"{name} BIGINT" for name in COUNTERS)
-    + ", "
-    + ", ".join(f"{name} ARRAY<STRUCT<from_us: BIGINT, count: BIGINT>>" for name in SPANS)
-    + ", first_at TIMESTAMP, last_at TIMESTAMP, example STRING, example_event_id STRING, last_seq BIGINT"
-)
 
 
 def row(
@@ -75,7 +70,11 @@ def row(
 
 def written(lake: Lake, rows: list[list[tuple[object, ...]]]) -> Activity | None:
     flat = [one for some in rows for one in some]
-    lake.overwrite(lake.spark.createDataFrame(flat, DDL).coalesce(1), "gold.activity")
+    names = ["step", "since", "facet", "bus", "type", "name", "entries", *COUNTERS, *HISTOGRAMS]
+    names += ["first_at", "last_at", "example", "example_event_id", "last_seq"]
+    kinds = {field.name: field for field in lake.spark.createDataFrame([], ACTIVITY.ddl).schema}
+    schema = StructType([kinds[name] for name in names])
+    lake.overwrite(lake.spark.createDataFrame(flat, schema).coalesce(1), ACTIVITY.name)
     return read_activity(lake)
 
 
@@ -90,6 +89,8 @@ def test_a_lake_without_activity_names_the_missing_table(lake: Lake) -> None:
     assert "The charts are not made yet: the lake has no table gold.activity" in page
     assert "Nobody has proven this lake yet" in page
     assert "uPlot=function" not in page
+    found = json.loads(re.findall(r'id="data">(.*)</script>', page)[0])
+    assert found == {"activity": None, "slos": []}
 
 
 def test_the_activity_has_a_series_for_each_row_of_a_facet(lake: Lake) -> None:

@@ -9,19 +9,20 @@ from typing import Any
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
+from durabus.pipeline.analytics import STALE
 from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
-from durabus.pipeline.report_data import ACTIVITY, Activity, read_activity
+from durabus.pipeline.report_data import Activity, read_activity
 from durabus.pipeline.report_html import badge, html_facts, html_page, html_table, in_words, sentence, unfolded
-from durabus.pipeline.schema import EVENT_LOG
+from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
+from durabus.pipeline.slos import SLOS
 from durabus.pipeline.status import last_steps
 from durabus.pipeline.verification import PROOFS, Proven, SegmentState, read_chain
 
 MAX_ROWS = 200
 """Maximum number of rows of a table."""
-SLOS, STALE = "gold.slos", "gold.stale_workers"
 
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +62,11 @@ def _notices(
 ) -> list[str]:
     """Return what a reader must know first."""
     notices = []
-    if data.activity is None and lake.exists(ACTIVITY):
+    if data.activity is None and lake.exists(ACTIVITY.name):
         notices.append("The log has no entry yet, so there is nothing to draw. Publish an event and run the pipeline.")
     elif data.activity is None:
         notices.append(
-            f"The charts are not made yet: the lake has no table {ACTIVITY}. `durabus pipeline run` makes it."
+            f"The charts are not made yet: the lake has no table {ACTIVITY.name}. `durabus pipeline run` makes it."
         )
     if gaps:
         notices.append(f"{trimmed_unread(gaps)} were trimmed before they were archived.")

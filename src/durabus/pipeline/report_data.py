@@ -12,9 +12,10 @@ import msgspec
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
+from durabus.pipeline.histograms import PARTS
 from durabus.pipeline.lake import Lake, in_utc
+from durabus.pipeline.schema import ACTIVITY, HISTOGRAMS
 
-ACTIVITY = "gold.activity"
 MAX_POINTS = 400
 """The page shows up to this many minutes by the minute, up to this many hours by the hour, and more by the day."""
 PERIODS = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -26,10 +27,7 @@ COUNTERS = (
     *("published", "claimed", "retried", "completed", "dead", "cancelled", "failed", "abandoned"),
     *("waiting_change", "working_change", "handler_us", "busy_us"),
 )
-SPANS = ("waiting", "running", "end_to_end")
 SHARES = (0.5, 0.95, 0.99)
-CLASSES = 64
-"""The number of classes of a histogram from one power of two to the next."""
 _KEY = ("facet", "bus", "type", "name")
 
 Histogram = Iterable[tuple[int, int]]
@@ -80,9 +78,9 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_activity(lake: Lake) -> Activity | None:
     """Return the activity for the page; None if the lake has no such table, or nothing in it."""
-    if not lake.exists(ACTIVITY):
+    if not lake.exists(ACTIVITY.name):
         return None
-    rows = lake.read(ACTIVITY)
+    rows = lake.read(ACTIVITY.name)
     since = F.unix_seconds("since")
     bounds = rows.where("step = 'minute'").agg(F.min(since), F.max(since)).first()
     if bounds is None or bounds[0] is None:
@@ -134,7 +132,7 @@ def percentiles(histogram: Histogram) -> list[float | None]:
 
 
 def _middle(smallest: int) -> float:
-    width = 0 if smallest < CLASSES else 1 << (smallest.bit_length() - CLASSES.bit_length())
+    width = 0 if smallest < PARTS else 1 << (smallest.bit_length() - PARTS.bit_length())
     return smallest + width / 2
 
 
@@ -146,7 +144,7 @@ def _totals(rows: DataFrame) -> list[Row]:
     """Return each row of the facets over the whole history, the busiest first, with its rank and their number."""
     whole = rows.groupBy(*_KEY).agg(
         F.sum("entries").alias("entries"),
-        *(_merged(name) for name in SPANS),
+        *(_merged(name) for name in HISTOGRAMS),
         F.min("first_at").alias("first_at"),
         F.max("last_at").alias("last_at"),
         F.max_by("example", "last_seq").alias("example"),
@@ -175,7 +173,7 @@ def _over_time(rows: DataFrame, shown: Sequence[Row], lake: Lake) -> DataFrame:
     )
     return (
         named.groupBy(*_KEY, F.unix_seconds("since").alias("at"))
-        .agg(*(F.sum(name).alias(name) for name in COUNTERS), *(_merged(name) for name in SPANS))
+        .agg(*(F.sum(name).alias(name) for name in COUNTERS), *(_merged(name) for name in HISTOGRAMS))
         .orderBy("at")
     )
 
@@ -193,7 +191,8 @@ def _series(found: Sequence[Row], number: dict[int, int], shown: Sequence[Row]) 
     for key, rows in over_time.items():
         total = whole.get(key)
         spans = {
-            name: [pair for row in (rows if total is None else [total]) for pair in row[name] or ()] for name in SPANS
+            name: [pair for row in (rows if total is None else [total]) for pair in row[name] or ()]
+            for name in HISTOGRAMS
         }
         facet, bus, type_, name = key
         made.append(
@@ -226,15 +225,19 @@ def _percentiles(found: Sequence[Row], number: dict[int, int]) -> list[Percentil
     made = []
     for (bus, type_), periods in groups.items():
         at = sorted(periods)
-        pairs = {span: [[pair for row in periods[one] for pair in row[span] or ()] for one in at] for span in SPANS}
-        values = {span: [percentiles(one) for one in pairs[span]] for span in SPANS}
+        pairs = {
+            span: [[pair for row in periods[one] for pair in row[span] or ()] for one in at] for span in HISTOGRAMS
+        }
+        values = {span: [percentiles(one) for one in pairs[span]] for span in HISTOGRAMS}
         made.append(
             PercentileLines(
                 bus=bus,
                 type=type_,
                 at=at,
-                spans={span: [[one[share] for one in values[span]] for share in range(len(SHARES))] for span in SPANS},
-                whole={span: percentiles(chain.from_iterable(pairs[span])) for span in SPANS},
+                spans={
+                    span: [[one[share] for one in values[span]] for share in range(len(SHARES))] for span in HISTOGRAMS
+                },
+                whole={span: percentiles(chain.from_iterable(pairs[span])) for span in HISTOGRAMS},
             )
         )
     return made
