@@ -32,6 +32,7 @@ LATER_FEATURES = {
     "durabus/pipeline/declared.py",
     "durabus/pipeline/decoding.py",
     "durabus/pipeline/expectations.py",
+    "durabus/pipeline/facts.py",
     "durabus/pipeline/gaps.py",
     "durabus/pipeline/histograms.py",
     "durabus/pipeline/inference.py",
