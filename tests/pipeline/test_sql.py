@@ -58,10 +58,11 @@ def test_tables_of_the_user_with_the_same_names_stay(small: Lake, spark: SparkSe
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_everything_but_a_query_is_refused(small: Lake, command: str) -> None:
+    before = small.version("silver.events")
     with pytest.raises(PipelineError, match="a lake is read-only, and this does not parse as a query"):
         ask_sql(small, command, limit=10)
     assert small.value("silver.events", "count(*)") == 2
-    assert small.version("silver.events") == 0
+    assert small.version("silver.events") == before
 
 
 @pytest.mark.parametrize(

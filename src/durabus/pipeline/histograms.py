@@ -2,7 +2,7 @@
 
 A histogram is a sorted array of (``from_us``, ``count``): the smallest duration of a class in microseconds, and the
 number of durations in it. A class is at most 1/64 of its durations wide, so a percentile is off by less than 1 %.
-Spark's own sketches (KLL) flip coins when they merge: a table that was updated would differ from one that was rebuilt.
+Spark's KLL sketches choose values at random when they merge: an updated table would differ from a rebuilt one.
 """
 
 from __future__ import annotations
