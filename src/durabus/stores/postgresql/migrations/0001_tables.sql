@@ -76,24 +76,26 @@ BEGIN
 END
 $$;
 
+-- PostgreSQL finds a column by a known offset only if no column before it is NULL or of variable length. So the columns
+-- that every row has come first.
 CREATE TABLE events (
     id bigint NOT NULL,
     fence bigint NOT NULL,
-    waiting_fence bigint,  -- the fence with which the event was released until its children have ended
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     due_at timestamptz NOT NULL,
-    processing_started_at timestamptz,
-    started_at timestamptz,
-    lease_expires_at timestamptz,
     event_id uuid NOT NULL,
-    parent_id uuid,
     attempts integer NOT NULL,
     generation integer NOT NULL,
-    max_attempts integer,
     priority integer NOT NULL,
     queue_part smallint NOT NULL,  -- 0 delayed, 1 fresh, 2 returned, 3 deferred. PROCESSING events have 0
     has_results boolean NOT NULL,
+    processing_started_at timestamptz,
+    lease_expires_at timestamptz,
+    started_at timestamptz,
+    waiting_fence bigint,  -- the fence with which the event was released until its children have ended
+    parent_id uuid,
+    max_attempts integer,
     status text COLLATE "C" NOT NULL CHECK (status IN ('PENDING', 'PROCESSING')),
     bus text COLLATE "C" NOT NULL,
     type text COLLATE "C" NOT NULL,

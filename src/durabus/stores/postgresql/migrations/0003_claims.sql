@@ -240,10 +240,10 @@ $$;
 
 -- Completes current claims on events without stored results, in the given order. If one of them is not such a claim,
 -- the function writes nothing (error DB001): then the lifecycle decides each of them. The log entry holds all columns:
--- from now on it is the event. The results of the handlers come twice: as p_results for the entry, and row by row for
--- event_results. Relies on events_id. With the indexes on token or status, or with nested loops, the planner would
--- compare all existing claims with all given ones, because it expects very few. `coalesce` hides those indexes, and
--- nested loops are off.
+-- from now on it is the event. The results of the handlers come twice: as p_results for the entry, where one element
+-- stands for all events, and row by row for event_results. Relies on events_id. With the indexes on token or status, or
+-- with nested loops, the planner would compare all existing claims with all given ones, because it expects very few.
+-- `coalesce` hides those indexes, and nested loops are off.
 CREATE FUNCTION complete_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
     p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
@@ -267,6 +267,7 @@ DECLARE
     v_buses text[];
     v_parents uuid[];
     v_freed text;
+    v_result text := CASE WHEN cardinality(p_results) = 1 THEN p_results[1] END;
 BEGIN
     WITH done AS (
         DELETE FROM events AS e
@@ -288,7 +289,7 @@ BEGIN
             (SELECT log_transaction()), d.id, d.event_id, d.bus, d.type, 'COMPLETED', 'COMPLETED', d.attempts,
             d.generation, d.fence, d.worker_id, d.token, v_now, d.created_at, d.time_ms, d.code, true, d.priority, d.max_attempts, d.due_at,
             d.processing_started_at, d.started_at, d.idempotency_key, d.parent_id, array_to_json(d.tags)::text,
-            d.metadata, d.errors, d.payload, d.results
+            d.metadata, d.errors, d.payload, coalesce(d.results, v_result)
         FROM done AS d ORDER BY d.n
     ), counted AS (
         INSERT INTO event_count_notes (bus, processing, completed)
