@@ -160,8 +160,8 @@ POSTGRESQL = (
     Mutant(
         "PostgreSQL: metadata of a completed event",
         CLAIMS,
-        "            d.metadata, d.errors, d.payload, d.results",
-        "            NULL, d.errors, d.payload, d.results",
+        "            d.metadata, d.errors, d.payload, coalesce(d.results, v_result)",
+        "            NULL, d.errors, d.payload, coalesce(d.results, v_result)",
         f"{SUITE}each_life_leaves_the_entries_of_the_kernel",
         "A projection cannot tell whose event it was.",
     ),

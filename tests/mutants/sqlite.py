@@ -149,10 +149,10 @@ SQLITE = (
     Mutant(
         "SQLite: an end and its entry are one commit",
         "stores/sqlite/settlements.py",
-        '    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})',
+        '    count = tx.run(SQL["complete_events"], _parameters(tx, run, handler_id)',
         "    leave_queue(tx, list(run))\n"
         '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
-        '    count = tx.run(SQL["complete_events"], _parameters(tx, run) | {"token": token, "fence": fence})',
+        '    count = tx.run(SQL["complete_events"], _parameters(tx, run, handler_id)',
         "tests/sqlite/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A crash loses an event: it has left the queue and is not in the log.",
     ),

@@ -318,12 +318,9 @@ def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, .
     """Return the results for the log entries and, row by row, for ``event_results``. Most events store none."""
     handler_ids = [one.handler_id for one in settlements]
     names = {handler_id: None if handler_id is None else to_json(handler_id) for handler_id in set(handler_ids)}
-    stores_none = not any(one.results for one in settlements)
-    if stores_none and len(names) == 1:
-        return list(names.values()), *NO_ROWS
     texts: list[object] = [names[handler_id] for handler_id in handler_ids]
-    if stores_none:
-        return texts, *NO_ROWS
+    if not any(one.results for one in settlements):
+        return texts[:1] if len(names) == 1 else texts, *NO_ROWS
     rows: list[Row] = []
     for place, one in enumerate(settlements):
         if not one.results:
