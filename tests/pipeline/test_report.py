@@ -87,7 +87,7 @@ def test_a_lake_without_activity_names_the_missing_table(lake: Lake) -> None:
     lake.create(EVENT_LOG)
     page = report(lake, made_at=NOW)
     assert "The charts are not made yet: the lake has no table gold.activity" in page
-    assert "Nobody has proven this lake yet" in page
+    assert "This lake has no proof yet" in page
     assert "uPlot=function" not in page
     found = json.loads(re.findall(r'id="data">(.*)</script>', page)[0])
     assert found == {"activity": None, "slos": []}

@@ -75,7 +75,7 @@ class Subscribing(ABC):
         ``breaker=False`` switches it off. Returns the subscription's id: ``id`` if one is given, else one derived from
         pattern and function, equal on every node that runs the same code.
 
-        With ``batch``, the handler gets a list of up to ``batch`` events. The call begins when so many wait, or
+        With ``batch``, the handler gets a list of up to ``batch`` events. The call begins when that number waits, or
         ``within`` seconds after the first (0.1 if not given). Returning None means success for all; a mapping from
         ``event_id`` gives values or errors; ``BatchFailed`` names those that failed; any other error fails all.
         """

@@ -183,7 +183,7 @@ def _seconds_until(value: Duration | datetime, option: str) -> float:
 
 
 def _check_expiry(after: object, delay: float) -> None:
-    """Raise unless an event may expire after so many seconds."""
+    """Raise unless an event may expire after this number of seconds."""
     if isinstance(after, bool) or not isinstance(after, int | float) or not 0 < after <= MAX_SECONDS:
         raise InvalidEventError(
             f"{EXPIRES_AFTER}={after!r}: must be more than 0 and at most {MAX_SECONDS:.0f} seconds (a hundred years)"

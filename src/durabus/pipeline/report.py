@@ -119,7 +119,7 @@ def _plain(value: Any) -> Any:
 
 def _proof(lake: Lake, chain: Sequence[Proven], archived: int) -> str:
     if not chain:
-        return sentence("Nobody has proven this lake yet: `durabus pipeline prove` compares it with the store's log.")
+        return sentence("This lake has no proof yet: `durabus pipeline prove` compares it with the store's log.")
     last = chain[-1]
     made = lake.read(PROOFS.name).where(F.col("number") == last.number).select("made_at").head()
     proof, differing = last.proof, last.proof.count(SegmentState.DIFFERS)

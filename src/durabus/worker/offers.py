@@ -40,7 +40,7 @@ LOOK_AT_NODES = 1.0
 The first pauses are short, from ``LOOK_SOON`` on: a node that has just started still learns of the others."""
 CURIOUS = 1.0
 """A worker that knows of no node without its handlers looks for offers after a hint that brought nothing, but at most
-once in this many seconds: a new node may have come that it has not heard of. A hint that comes sooner is kept."""
+once in this many seconds: a new node may have come that it does not know yet. A hint that comes sooner is kept."""
 MOST_IDS = 1_000
 """Maximum number of handler ids of one such look."""
 GRACE = 2.0

@@ -15,7 +15,7 @@ any more. This covers two workers and every larger number of them.
 **Batches** have no states of their own: a store judges each settlement of a batch alone, under its own token and fence,
 so what holds for every single settlement holds for each one of a batch.
 
-**A worker that loses a handler claim** learns of it later. A handler whose claim somebody else ended may run until its
+**A worker that loses a handler claim** learns of it later. A handler whose claim another worker ended may run until its
 lease is over; the walk remembers it until then, and no event may be claimed meanwhile.
 
 **Time** stands still at ``NOW``; that a lease ends, or a retry falls due, is a step that may happen at any moment. A
