@@ -12,10 +12,11 @@ from tests.replicated_log.simulated_store import simulated_store
 
 from durabus.clock import ManualClock
 from durabus.errors import DurabusError
-from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.claim import ClaimRequest, new_incarnation, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
 from durabus.store.connect import open_store
+from durabus.store.processes import PRESENT_FOR, EndedProcesses
 from durabus.stores.memory.log import MemoryLog
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.replica import Replica
@@ -173,3 +174,25 @@ async def test_two_nodes_never_hold_the_same_event(stack: AsyncExitStack) -> Non
     assert sorted(done) == list(range(1, 301))
     first, *others = await pictures(*nodes)
     assert all(other == first for other in others)
+
+
+async def test_a_node_that_is_behind_reads_on_before_it_calls_a_process_ended(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    log = SimulatedLog(clock)
+    here, behind = [await opened(stack, simulated_store(log)) for _ in range(2)]
+    gone = new_incarnation()
+    await here.show_presence(gone)
+    await here.add_events([new_event("t")])
+    assert await here.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(gone)))
+    await here.withdraw_presence(gone)
+    clock.advance(PRESENT_FOR)
+    looks = [EndedProcesses([gone], PRESENT_FOR)]  # what its replica knew before the process left
+    look = behind._core.ended_processes
+
+    async def ended_processes() -> EndedProcesses:
+        return looks.pop() if looks else await look()
+
+    monkeypatch.setattr(behind._core, "ended_processes", ended_processes)
+    assert (await behind.ended_processes()).incarnations == []

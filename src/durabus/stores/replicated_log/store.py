@@ -171,9 +171,14 @@ class ReplicatedLogProcesses(ReplicatedLogCalls):
         await self._write(c.WithdrawPresence(incarnation))
 
     async def ended_processes(self) -> EndedProcesses:
-        """See ``Processes``. The replica of this node answers, so a look costs the broker nothing."""
+        """See ``Processes``. The replica of this node answers, so a look that finds nothing costs the broker nothing.
+
+        A replica that is behind does not know yet that a process has shown itself or left. So what it finds is read
+        again at the end of the log.
+        """
         self._node.check_open()
-        return await self._core.ended_processes()
+        found = await self._core.ended_processes()
+        return await (await self._current()).ended_processes() if found.incarnations else found
 
     async def end_process(self, incarnation: str, *, max_attempts: int | None = None, limit: int = 1000) -> int:
         return await self._count(c.EndProcess(incarnation, max_attempts, limit))
