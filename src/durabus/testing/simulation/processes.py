@@ -6,10 +6,12 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from durabus.bus.event_bus import EventBus
 from durabus.errors import DurabusError, StoreError
+from durabus.maintenance.services import Expiry
 from durabus.model.claim import LockClaim
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
@@ -27,6 +29,8 @@ LOCK = "ledger"
 TRY_AGAIN = 0.4
 """Seconds that a process waits after an error of the store."""
 READ_EVERY = 1.0
+LOOK_FOR_EXPIRED = 0.1
+"""The part of a lease after which a server looks for expired claims again."""
 LIVE = (EventStatus.PENDING, EventStatus.PROCESSING)
 NEVER = 1e6
 
@@ -224,6 +228,18 @@ class Administrator(Process):
             except DurabusError:
                 continue
         self.done = True
+
+
+class ServerProcess(Process):
+    """Returns expired events to the queue, as a server does. It has no worker."""
+
+    async def run(self) -> None:
+        """Look for expired claims several times in a lease."""
+        expiry = Expiry(self.store)
+        while not self.done:
+            await asyncio.sleep(LOOK_FOR_EXPIRED * self.scenario.lease)
+            with suppress(StoreError):
+                await expiry.run_once()
 
 
 class LaneHeartbeat(Heartbeat[Any]):

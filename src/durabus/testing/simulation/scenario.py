@@ -83,6 +83,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     presence: bool = False
     """Whether the store sees that a process has ended. It may be wrong about one that is cut off, so that handlers
     overlap. The checker knows this of events, but not of locks and of handlers with claims of their own."""
+    served: bool = False
+    """Whether a server looks for expired claims, as it does beside the workers. It claims nothing itself, so the result
+    of a slow worker often arrives before the event's next claim."""
 
     @property
     def chaos_ends(self) -> float:
@@ -188,8 +191,9 @@ def _verbs(seed: int, *, queue: bool) -> dict[str, Any]:
 
 
 def _with_further_verbs(made: Scenario) -> Scenario:
-    """Add waits, batches and presence to a scenario that is not about a queue. They have their own numbers, too."""
+    """Add a server, and waits, batches and presence if it is not about a queue. They have their own numbers, too."""
     chance, serial = random.Random(f"{made.seed}/further verbs"), made.mode is not EventMode.PARALLEL
+    made = replace(made, served=random.Random(f"{made.seed}/server").random() < 0.5)  # noqa: PLR2004
     if made.queue:
         return made
     return replace(
@@ -324,6 +328,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         "waits": False,
         "batch": 0,
         "presence": False,
+        "served": False,
         "handlers": 1,
         "mode": EventMode.PARALLEL,
         "concurrency": 1,
