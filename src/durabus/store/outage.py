@@ -31,7 +31,7 @@ class Outage:
         self,
         logger: logging.Logger,
         what: str,
-        now: Callable[[], float] = monotonic,
+        now: Callable[[], float] | None = None,
         *,
         first_line: float = 0.0,
         second_line: float = FIRST_PAUSE,
@@ -42,7 +42,7 @@ class Outage:
         """
         self._logger = logger
         self._what = what
-        self._now = now
+        self._now = monotonic if now is None else now  # no default value: a simulation replaces ``monotonic``
         self._first_line = first_line
         self._second_line = second_line
         self.since: float | None = None

@@ -230,7 +230,7 @@ class Administrator(Process):
         self.done = True
 
 
-class ServerProcess(Process):
+class ServingProcess(Process):
     """Returns expired events to the queue, as a server does. It has no worker."""
 
     async def run(self) -> None:

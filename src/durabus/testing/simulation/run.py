@@ -27,7 +27,7 @@ from durabus.testing.simulation.processes import (
     LogReaderProcess,
     Process,
     PublisherProcess,
-    ServerProcess,
+    ServingProcess,
 )
 from durabus.testing.simulation.scenario import BATCH_HANDLER, STORE_RESTART, Disturbance, Scenario, plan_of
 from durabus.testing.simulation.workers import BusWorker, QueueWorker
@@ -93,7 +93,7 @@ class SimulationRun:
             Seat("reader", self._maker(LogReaderProcess, place=self._read, seed=scenario.seed)),
             *(Seat(f"locker-{n}", self._maker(Locker)) for n in range(scenario.lockers)),
             Seat("administrator", self._maker(Administrator)),
-            *([Seat("server", self._maker(ServerProcess))] if scenario.served else []),
+            *([Seat("server", self._maker(ServingProcess))] if scenario.served else []),
         ]
 
     async def direct(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -76,6 +77,9 @@ def world(loop: VirtualLoop, seed: int) -> Iterator[Alarms]:
     alarms, logger = Alarms(loop), logging.getLogger("durabus")
     level, propagate = logger.level, logger.propagate
     with ExitStack() as stack:
+        if gc.isenabled():  # it closes the coroutines of killed processes, at instants that no seed decides
+            gc.disable()
+            stack.callback(gc.enable)
         for module, name, value in _replacements(loop, seed, chance):
             stack.enter_context(patch.object(module, name, value))
         random.seed(seed)
