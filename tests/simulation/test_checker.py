@@ -127,6 +127,23 @@ def stale_renewal_accepted(lines: Lines) -> Lines:
     return changed(lines, ok("a#2"), subjects=(Subject(expires=5.4),))
 
 
+def renewed_beside_its_settlement(lines: Lines) -> Lines:
+    """A busy store took the time of the settlement, then renewed the claim, then wrote the settlement."""
+    return [
+        *lines,
+        Invoke("b#20", 5.46, "b", "renew_event_claims", (Subject(2, None, "t4", 2),), None, LEASE),
+        Ok("b#20", 5.48, (Subject(expires=7.47),)),
+    ]
+
+
+def renewed_after_its_settlement(lines: Lines) -> Lines:
+    return [
+        *lines,
+        Invoke("b#20", 5.6, "b", "renew_event_claims", (Subject(2, None, "t4", 2),), None, LEASE),
+        Ok("b#20", 5.7, (Subject(expires=7.65),)),
+    ]
+
+
 def key_out_of_order(lines: Lines) -> Lines:
     picked, done = (
         entry(90, 2.0, Action.PICKED, 3, PROCESSING, 1, 1),
@@ -310,6 +327,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         lambda lines: changed(lines, ok("a#3"), subjects=(Subject(1, what="COMPLETED"),)),
     ),
     "a stale renewal is accepted": ("stale write", stale_renewal_accepted),
+    "a settled claim is renewed": ("stale write", renewed_after_its_settlement),
     "a refused write is in the log": (
         "stale write",
         lambda lines: changed(lines, ok("b#8"), subjects=(Subject(lost=True),)),
@@ -399,6 +417,10 @@ def test_each_mutation_is_flagged_by_its_check(name: str) -> None:
 
 def test_what_a_former_holder_could_not_keep_may_be_done_again() -> None:
     assert check(refused_keep(story())) == []
+
+
+def test_a_claim_may_be_renewed_until_its_settlement_is_answered() -> None:
+    assert check(renewed_beside_its_settlement(story())) == []
 
 
 def test_a_step_that_returns_its_kept_value_is_clean() -> None:

@@ -145,12 +145,27 @@ def _explained(
         yield Violation("stale write", f"event {end.id}, fence {end.fence}: {end.action} is logged, and was {what}")
 
 
+def _held_until(history: History, held: ClaimInterval) -> float:
+    """Return when the claim was over for certain, by the recorder's clock.
+
+    A settlement gets its time when the store begins to work on it, and takes effect before its reply. A busy server may
+    renew the same claim between the two.
+    """
+    over = held.taken or held.end
+    if over is None:
+        return FOREVER
+    at = history.at(over.at_ts)
+    if held.taken is not None or held.revoked:
+        return at
+    asked = history.settlements.get((held.picked.id, held.picked.fence), ())
+    return max(at, min((call.ends for call, _, answer in asked if answer is None or not answer.lost), default=at))
+
+
 def _renewals(history: History, claims: dict[tuple[int, int], ClaimInterval], slack: float) -> Iterator[Violation]:
     for call in history.of("renew_event_claims", "start_events"):
         for asked, answer in call.answered():
             held = claims.get((asked.id or 0, asked.fence or 0))
-            over = None if held is None else held.taken or held.end
-            ended = FOREVER if over is None else history.at(over.at_ts)
+            ended = FOREVER if held is None else _held_until(history, held)
             if not answer.lost and (held is None or ended < call.begins - slack):
                 yield Violation(
                     "stale write",
