@@ -33,6 +33,7 @@ class Processes(Protocol):
         - While the answer is False, no token may begin with the incarnation.
         - A process calls it before its first claim, and again every ``presence_renewed_every`` seconds while it holds
           claims. A repeat only renews the presence. Where it must be renewed, each claim of the process renews it too.
+        - A claim that the process repeats, because it got no reply, renews the presence as well.
         - Without ``sees_ended_processes`` the answer is always False.
         """
         ...

@@ -108,6 +108,7 @@ class MemoryClaims(MemoryPublishing):
     def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
         held = self._held.get(request.token)
         if held:
+            self._saw_process(request.token, now)
             return [self._claim_value(id_) for id_ in held]
         queue = self._bus_queue(request.bus)
         self._expire(queue, request.max_attempts, now)

@@ -312,6 +312,20 @@ class EndedProcessTests:
         assert await other_node.end_process(alive) == 2
         assert (await other_node.ended_processes()).incarnations == []
 
+    async def test_a_repeated_claim_renews_the_presence_too(self, lab: Lab, other_node: EventStore) -> None:
+        """A claim that the process repeats, because it got no reply, renews the presence as well."""
+        if lab.store.features.presence_renewed_every is None:
+            return
+        alive = new_incarnation()
+        token = new_token(alive)
+        await lab.publish_one()
+        claim = await lab.claim_one(token=token, lease=LONG)
+        await lab.advance(PRESENT_FOR / 2)
+        assert [again.ref for again in await lab.claim(token=token, lease=LONG)] == [claim.ref]
+        await lab.advance(PRESENT_FOR * 0.75)
+        assert await other_node.end_process(alive) == 0
+        await lab.store.withdraw_presence(alive)
+
     async def test_what_a_process_leaves_behind_keeps_its_lease(self, lab: Lab, other_node: EventStore) -> None:
         """End the presence of a process that goes on without it. What it still holds is free when its leases are over.
 

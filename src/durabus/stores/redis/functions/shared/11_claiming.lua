@@ -101,6 +101,8 @@ do -- a block: Lua allows 200 local names at a time
   local function claim(tx, request)
     local found = held_by(tx, request.token)
     if #found > 0 then
+      processes.saw(tx, request.token)
+      flush(tx)
       return found
     end
     local bus = request.bus
