@@ -54,8 +54,8 @@ def percentiles(bus: str | None, type_: str | None, p95: float) -> PercentileLin
     )
 
 
-def activity() -> Activity:
-    """Return three hours of a busy shop: 7-digit sums, one type that fails."""
+def activity(*, period: str = "minute", seconds: int = 60) -> Activity:
+    """Return three hours of a busy shop: 7-digit sums, one type that fails. Shorter periods make it a shorter time."""
     same = {"waiting_change": 10, "working_change": 1, "handler_us": 5_000_000}
     counts = {"published": 7_000, "completed": 6_990, "claimed": 7_100}
     types = [
@@ -82,8 +82,8 @@ def activity() -> Activity:
     known = [percentiles(None, None, 500.0), percentiles("shop", None, 300.0), percentiles("mail", None, 900.0)]
     known += [percentiles(None, type_, 700.0) for _, type_ in PAIRS] + [percentiles(*pair, 700.0) for pair in PAIRS]
     return Activity(
-        period="minute",
-        seconds=60,
+        period=period,
+        seconds=seconds,
         first=FIRST,
         count=MINUTES,
         series=types + others,
@@ -228,4 +228,122 @@ async def test_a_lake_without_activity_says_what_is_missing(browser: Browser, tm
     await expect(page.locator(".notice")).to_have_text("The charts are not made yet.")
     await expect(page.locator("#activity")).to_be_hidden()
     await expect(page.locator("#slos")).to_contain_text("1,234,567")
+    await context.close()
+
+
+def quiet(periods: int) -> Activity:
+    """Return periods of a shop that completes what it gets at once: nothing waits, nothing fails."""
+    counts = {"published": [5] * periods, "completed": [5] * periods, "claimed": [5] * periods}
+    at = list(range(periods))
+    only = ReportSeries(facet="type", bus="shop", type="order.placed", name=None, at=at, counters=counts, spans={})
+    none = list[float | None]([None] * periods)
+    lines = PercentileLines(
+        bus=None,
+        type=None,
+        at=at,
+        spans={span: [none, none, none] for span in HISTOGRAMS},
+        whole={span: [None, None, None] for span in HISTOGRAMS},
+    )
+    return Activity(
+        period="second", seconds=1, first=FIRST, count=periods, series=[only], percentiles=[lines], left_out={}
+    )
+
+
+LABELS = "name => drawn.get(name).u.axes[0]._values.filter(label => label !== null)"
+
+
+@pytest.mark.parametrize(
+    ("period", "seconds"), [("second", 1), ("10 seconds", 10), ("minute", 60), ("6 hours", 21_600), ("day", 86_400)]
+)
+async def test_no_label_of_time_repeats_at_any_zoom(
+    browser: Browser, tmp_path: Path, period: str, seconds: int
+) -> None:
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    page = await context.new_page()
+    await page.goto(made(tmp_path, activity(period=period, seconds=seconds)).as_uri())
+    for width in (MINUTES, 60, 10, 3, 2):
+        await page.evaluate("width => setRange(40, 40 + width - 1)", min(width, MINUTES - 40))
+        labels, below = list[tuple[str, str]](), ""
+        for label in await page.evaluate(LABELS, "throughput"):
+            text, _, new = label.partition("\n")
+            below = new or below  # it holds until the next one
+            labels.append((below, text))
+        assert labels
+        assert len(set(labels)) == len(labels)
+    await context.close()
+
+
+async def test_a_short_log_is_told_in_seconds(browser: Browser, tmp_path: Path) -> None:
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    page = await context.new_page()
+    await page.goto(made(tmp_path, activity(period="second", seconds=1)).as_uri())
+    await expect(page.locator("#range")).to_have_text("2026-01-02 00:00:00 to 00:03:00 UTC, by the second")
+    await page.locator("#ranges").get_by_role("button", name="1 min").click()
+    await expect(page.locator("#range")).to_have_text("2026-01-02 00:02:00 to 00:03:00 UTC, by the second")
+    assert (await page.evaluate(LABELS, "throughput"))[:2] == ["00:02:00\n01-02", "00:02:10"]
+    await page.goto(made(tmp_path, activity(period="5 minutes", seconds=300)).as_uri())
+    await expect(page.locator("#range")).to_have_text("2026-01-02 00:00 to 15:00 UTC, in steps of 5 minutes")
+    await context.close()
+
+
+async def test_an_empty_chart_says_why_and_what_fills_it(browser: Browser, tmp_path: Path) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(made(tmp_path, quiet(30)).as_uri())
+    await expect(page.locator("#throughput canvas")).to_be_visible()
+    for name, sentence in {
+        "depth": "No event of this range and filter was waiting or in progress at the end of any period. Events that "
+        "workers cannot finish in time appear here.",
+        "latency": "No event of this range and filter has completed. Its completion appears here.",
+        "failures": "No attempt of this range and filter has failed or was repeated. Failed attempts, retries and dead "
+        "letters appear here.",
+        "reasons": "No attempt of this range and filter has failed. The errors of failed attempts appear here.",
+        "workers": "No worker has ended an attempt in this range. The time that a worker held a claim appears here "
+        "once the attempt has ended.",
+    }.items():
+        card = page.locator(f"#{name}")
+        await expect(card.locator(".nothing")).to_have_text(sentence)
+        await expect(card.locator("canvas")).to_have_count(0)
+        await expect(card.locator(".legend")).to_be_hidden()
+        await expect(card.locator("details")).to_be_hidden()
+    await context.close()
+
+
+async def test_a_single_period_is_shown_as_figures(browser: Browser, tmp_path: Path) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(made(tmp_path, quiet(1)).as_uri())
+    figures = page.locator("#throughput .figures")
+    assert await figures.locator("dt").all_inner_texts() == ["published", "completed", "dead letters"]
+    assert await figures.locator("dd:last-of-type, dd:nth-of-type(even)").all_inner_texts() == ["5/s", "5/s", "0/s"]
+    await expect(page.locator("#throughput canvas")).to_have_count(0)
+    # A range of one period of a longer log is a single period too, and the keyboard leads out of it.
+    await page.goto(made(tmp_path, activity()).as_uri())
+    await page.evaluate("setRange(7, 7)")
+    await expect(page.locator("#latency .figures")).to_contain_text("500 ms")
+    await page.locator("#latency .plot").focus()
+    await page.keyboard.press("ArrowLeft")
+    await expect(page.locator("#latency .readout")).to_contain_text("2026-01-02 00:07 UTC: p99 2.5 s, p95 500 ms")
+    await page.keyboard.press("-")
+    await expect(page.locator("#range")).to_have_text("2026-01-02 00:06 to 00:09 UTC, by the minute")
+    await expect(page.locator("#latency canvas")).to_be_visible()
+    await context.close()
+
+
+async def test_buttons_that_would_change_nothing_are_disabled(opened: Page) -> None:
+    ranges = opened.locator("#ranges")
+    for name in ("Earlier", "Later", "Zoom out"):
+        await expect(ranges.get_by_role("button", name=name)).to_be_disabled()
+    await ranges.get_by_role("button", name="1 h").click()
+    await expect(ranges.get_by_role("button", name="Earlier")).to_be_enabled()
+    await expect(ranges.get_by_role("button", name="Later")).to_be_disabled()
+
+
+async def test_a_phone_shows_the_rows_of_a_table_as_cards(browser: Browser, tmp_path: Path) -> None:
+    context = await browser.new_context(viewport={"width": 390, "height": 800})
+    page = await context.new_page()
+    await page.goto(made(tmp_path, activity()).as_uri())
+    for name in ("types", "errors", "handlers", "worker-rows", "slos"):
+        wide = await page.locator(f"#{name} .scroll").evaluate("one => one.scrollWidth > one.clientWidth")
+        assert not wide, name
     await context.close()

@@ -8,9 +8,12 @@ from importlib.resources import files
 
 import pytest
 from pyspark.sql.types import StructType
+from tests.pipeline.history import BEGIN, History
 
 from durabus.errors import PipelineError
 from durabus.pipeline import report_html
+from durabus.pipeline.analytics import rebuild_activity
+from durabus.pipeline.archive import bronze_end, event_log
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.report import _slo_table, report
 from durabus.pipeline.report_data import (
@@ -19,10 +22,10 @@ from durabus.pipeline.report_data import (
     SHOWN,
     Activity,
     percentiles,
-    period_for,
     read_activity,
 )
-from durabus.pipeline.report_html import badge, html_page, html_table, in_words, shown
+from durabus.pipeline.report_html import Quantity, badge, html_page, html_table, in_words, sentence, shown
+from durabus.pipeline.report_periods import SHORT_ENTRIES, SHORT_MINUTES, period_for, report_periods
 from durabus.pipeline.schema import ACTIVITY, EVENT_LOG, HISTOGRAMS
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -75,7 +78,7 @@ def written(lake: Lake, rows: list[list[tuple[object, ...]]]) -> Activity | None
     kinds = {field.name: field for field in lake.spark.createDataFrame([], ACTIVITY.ddl).schema}
     schema = StructType([kinds[name] for name in names])
     lake.overwrite(lake.spark.createDataFrame(flat, schema).coalesce(1), ACTIVITY.name)
-    return read_activity(lake)
+    return read_activity(lake, archived=0)  # no bronze: gold alone
 
 
 def test_a_lake_before_its_first_run_says_what_to_do(lake: Lake) -> None:
@@ -94,7 +97,7 @@ def test_a_lake_without_activity_names_the_missing_table(lake: Lake) -> None:
 
 
 def test_the_activity_has_a_series_for_each_row_of_a_facet(lake: Lake) -> None:
-    assert read_activity(lake) is None
+    assert read_activity(lake, archived=0) is None
     assert written(lake, []) is None
     rows = [row(minute, "type", "shop", "order.placed", published=5) for minute in (0, 3)]
     rows += [row(3, "type", "mail", "mail.sent", published=2, us=64_000)]
@@ -135,12 +138,62 @@ def test_types_beyond_the_limit_are_summed_up(lake: Lake) -> None:
     assert found.left_out == {"type": 3}
 
 
-def test_a_long_history_is_shown_by_the_hour_or_the_day(lake: Lake) -> None:
-    found = written(lake, [row(minute, "type", "shop", "a") for minute in (0, 1, 60 * 24 * 2)])
+def test_a_long_history_is_summed_up_in_longer_periods(lake: Lake) -> None:
+    found = written(lake, [row(minute, "type", "shop", "a") for minute in (0, 1, 20, 60 * 24 * 2)])
     assert found is not None
-    assert (found.period, found.count, found.series[0].at) == ("hour", 49, [0, 48])
-    assert found.series[0].counters["published"] == [2, 1]
-    assert [period_for(0, seconds) for seconds in (0, 86_400, 60 * 86_400)] == ["minute", "hour", "day"]
+    assert (found.period, found.seconds, found.count) == ("15 minutes", 900, 193)
+    assert (found.series[0].at, found.series[0].counters["published"]) == ([0, 1, 192], [2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "finest", "period"),
+    [
+        (60, "minute", ("minute", 1)),
+        (240 * 60, "minute", ("minute", 1)),
+        (241 * 60, "minute", ("minute", 2)),
+        (86_400, "minute", ("minute", 10)),
+        (7 * 86_400, "minute", ("hour", 1)),
+        (60 * 86_400, "minute", ("hour", 6)),
+        (5 * 365 * 86_400, "minute", ("day", 1)),
+        (60, "second", ("second", 1)),
+        (29 * 60, "second", ("second", 10)),
+    ],
+)
+def test_the_period_suits_the_length_of_the_log(seconds: int, finest: str, period: tuple[str, int]) -> None:
+    assert period_for(seconds, finest=finest) == period
+
+
+async def test_a_short_log_is_shown_in_seconds(url: str, lake: Lake, history: History) -> None:
+    await history.varied()
+    log = lake.spark.read.format("durabus").option("url", url).load()
+    lake.overwrite(event_log(log, 0), EVENT_LOG.name, EVENT_LOG.properties)
+    rebuild_activity(lake)
+    found = read_activity(lake, archived=bronze_end(lake).rows)
+    by_minute = read_activity(lake, archived=SHORT_ENTRIES + 1)
+    assert found is not None
+    assert by_minute is not None
+    assert (by_minute.period, by_minute.count) == ("minute", 1)
+    assert (found.period, found.seconds) == ("second", 1)
+    assert (found.first, found.count) == (int(BEGIN), 30), "from the first entry to the last"
+    assert _sums(found) == _sums(by_minute), "the same entries, in shorter periods"
+    (mail,) = [one for one in found.series if one.facet == "type" and one.type == "mail.requested"]
+    assert (mail.at, mail.counters["published"]) == ([16, 17, 28, 29], [1, 0, 0, 1])
+    (lost,) = [one for one in found.series if one.facet == "worker" and one.name == "host:9"]
+    assert lost.counters["busy_us"] == [1_000_000] * 11, "a claim that is held counts in each second"
+
+
+async def test_a_log_that_is_long_or_large_is_not_shown_in_seconds(lake: Lake) -> None:
+    minutes = (SHORT_MINUTES - 1) * 60
+    lake.create(ACTIVITY)
+    for last, archived in ((minutes, 1), (minutes - 60, 0), (minutes - 60, SHORT_ENTRIES + 1)):
+        assert report_periods(lake, 0, last, archived=archived).name == "minute"
+
+
+def _sums(found: Activity) -> dict[tuple[str, str | None, str | None], dict[str, int]]:
+    return {
+        (one.facet, one.type, one.name): {name: sum(values) for name, values in one.counters.items()}
+        for one in found.series
+    }
 
 
 def test_a_percentile_is_the_middle_of_its_class() -> None:
@@ -208,5 +261,37 @@ def test_an_slo_is_judged(good: int, bad: int, burn_rate: float | None, budget_l
     slo |= {"good": good, "bad": bad, "burn_rate": burn_rate, "budget_left": budget_left}
     page = _slo_table([slo])
     assert result in page
-    assert "<td>99 %</td><td>2 s</td><td>5 min</td>" in page
+    assert '<td data-label="Objective">99 % within 2 s</td>' in page
     assert ("-800.0 %" in page) == (budget_left is not None)
+
+
+def test_an_slo_is_one_row_with_the_burn_rate_of_each_window() -> None:
+    slo = {
+        "slo": "in time",
+        "bus": "shop",
+        "type": "order.*",
+        "objective": 0.99,
+        "within_ms": None,
+        "good": 7,
+        "bad": 1,
+    }
+    hours = [(1, 2.5, None), (720, 0.5, 0.5)]
+    slos = [slo | {"seconds": n * 3_600, "burn_rate": rate, "budget_left": left} for n, rate, left in hours]
+    page = _slo_table(slos[::-1])
+    assert page.count("<tr>") == 2
+    assert (
+        '<td class="number" data-label="Burn, 1 h">2.50</td><td class="number" data-label="Burn, 30 d">0.50</td>'
+        in page
+    )
+    assert "shop / order.*" in page
+    assert "burns too fast" in page
+
+
+def test_a_column_without_values_is_left_out() -> None:
+    page = html_table([{"step": "a", "error": None, "took": Quantity("2.0 s")}], "")
+    assert "Error" not in page
+    assert '<td class="number" data-label="Took">2.0 s</td>' in page
+
+
+def test_code_in_a_sentence_is_marked() -> None:
+    assert sentence("Run `durabus <x>` now.") == '<p class="nothing">Run <code>durabus &lt;x&gt;</code> now.</p>'

@@ -31,12 +31,12 @@ def changes(log: DataFrame, parents: DataFrame | None, *, after: int = -1) -> Da
 
     ``log`` has all entries of an event or none.
     """
-    minutes = _summed(facts(log, parents, after=after), "minute", *_FINE)
+    minutes = _summed(facts(log, parents, after=after), "since", *_FINE)
     periods = F.array(
-        *(F.struct(F.lit(one).alias("step"), F.date_trunc(one, "minute").alias("since")) for one in PERIODS)
+        *(F.struct(F.lit(one).alias("step"), F.date_trunc(one, "since").alias("since")) for one in PERIODS)
     )
     return minutes.select(
-        F.inline(periods), *_FINE, *(name for name in minutes.columns if name not in ("minute", *_FINE))
+        F.inline(periods), *_FINE, *(name for name in minutes.columns if name not in ("since", *_FINE))
     )
 
 

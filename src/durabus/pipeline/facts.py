@@ -26,16 +26,16 @@ _FINGERPRINT = (
 )
 
 
-def facts(log: DataFrame, parents: DataFrame | None, *, after: int) -> DataFrame:
-    """Return what the entries after ``after`` add to the rows of ``gold.activity``, by minute.
+def facts(log: DataFrame, parents: DataFrame | None, *, after: int, seconds: int = 60) -> DataFrame:
+    """Return what the entries after ``after`` add to the rows of ``gold.activity``, in periods of ``seconds``.
 
     ``log`` has all entries of an event or none. ``parents`` has a row for each event that a ``parent_id`` names;
     None if there is no such event.
     """
-    counted = _with_counters(_with_parents(_with_past(log).where(F.col("seq") > after), parents))
+    counted = _with_counters(_with_parents(_with_past(log).where(F.col("seq") > after), parents), seconds)
     sample = "CASE WHEN facet = 'error' THEN named_struct('seq', seq, 'text', trouble, 'id', event_id) END"
-    return counted.select(F.expr(f"inline(concat({', '.join(_FACTS)}))"), *counted.columns).select(
-        *("minute", "facet", "bus", F.col("of_type").alias("type"), "name", "metric"),
+    return counted.select(F.expr(f"inline(concat({', '.join(_contributions(seconds))}))"), *counted.columns).select(
+        *("since", "facet", "bus", F.col("of_type").alias("type"), "name", "metric"),
         F.expr(f"CASE WHEN metric IS NOT NULL THEN {class_of('us')} END").alias("class"),
         F.col("metric").isNotNull().cast("bigint").alias("durations"),
         *(F.expr(_added_to(name)).alias(name) for name in COUNTERS),
@@ -78,7 +78,7 @@ def _with_parents(entries: DataFrame, parents: DataFrame | None) -> DataFrame:
     return entries.join(parents.select(*(F.col(name).alias(new) for name, new in known.items())), "parent_id", "left")
 
 
-def _with_counters(entries: DataFrame) -> DataFrame:
+def _with_counters(entries: DataFrame, seconds: int) -> DataFrame:
     """Return the entries with the columns of ``COUNTERS`` and the durations that each entry adds."""
     action, status = F.col("action"), F.col("status")
     # A worker may settle an event after its lease expired. The event was back in the queue at that moment.
@@ -92,10 +92,10 @@ def _with_counters(entries: DataFrame) -> DataFrame:
     held = _is(action.isin(ENDS_ATTEMPT) & ~late & ~idle & own & (F.col("claim.at") <= F.col("at")))
     error = F.expr("coalesce(error, try_element_at(from_json(errors, 'ARRAY<STRING>'), -1), 'no error was given')")
     trouble = F.when(action.isin(Action.FAILED.value, Action.ABANDONED.value) | status.isin(_DEAD), error)
-    instant = F.coalesce("at", "created_at", F.timestamp_seconds(F.lit(0)))
+    instant = "coalesce(at, created_at, timestamp_seconds(0))"
     return entries.select(
         *("seq", "event_id", "bus", "type", "at", "parent_id", "parent", "parent_at", "claim"),
-        F.date_trunc("minute", instant).alias("own_minute"),
+        F.expr(_begin_of_period(instant, seconds)).alias("own_period"),
         *(_is(flag).cast("bigint").alias(name) for name, flag in _flags().items()),
         late.cast("bigint").alias("late"),
         *_changes_of_depth(late, idle),
@@ -162,7 +162,7 @@ def _fact(facet: str, kind: str, **fields: str) -> str:
     - ``result`` counts the result of a handler, which took ``us``.
     - ``held`` adds the time ``us`` that a claim was held.
     """
-    nothing = {"minute": "own_minute", "of_type": "type", "name": "STRING(NULL)", "metric": "STRING(NULL)"}
+    nothing = {"since": "own_period", "of_type": "type", "name": "STRING(NULL)", "metric": "STRING(NULL)"}
     values = nothing | {"us": "0L", "ok": "true"} | fields | {"facet": f"'{facet}'", "kind": f"'{kind}'"}
     named = ", ".join(f"'{name}', {value}" for name, value in sorted(values.items()))
     return f"named_struct({named})"
@@ -191,19 +191,28 @@ _NEW_RESULTS = (
 )
 """The results of an end. After a requeue, an end names the earlier successes once more."""
 _TIME_OF_RESULT = "BIGINT(round(one.execution_time_ms * 1000))"
-_MINUTES = "sequence(date_trunc('minute', claim.at), date_trunc('minute', at), INTERVAL 1 MINUTE)"
-_IN_MINUTE = "unix_micros(least(at, one + INTERVAL 1 MINUTE)) - unix_micros(greatest(claim.at, one))"
 _IS_DURATION = "CASE WHEN waiting_us IS NOT NULL THEN 'waiting' WHEN running_us IS NOT NULL THEN 'running' END"
 _SINCE_PARENT = "unix_micros(at) - unix_micros(parent_at)"
+
+
+def _begin_of_period(instant: str, seconds: int) -> str:
+    """Return SQL for the begin of the period of an instant."""
+    return f"timestamp_seconds(unix_seconds({instant}) - pmod(unix_seconds({instant}), {seconds}))"
+
+
+def _contributions(seconds: int) -> tuple[str, ...]:
+    """Return SQL for the facts of an entry: an array for each facet, empty where the entry says nothing about it."""
+    length = f"INTERVAL {seconds} SECOND"
+    periods = f"sequence({_begin_of_period('claim.at', seconds)}, {_begin_of_period('at', seconds)}, {length})"
+    in_period = f"unix_micros(least(at, one + {length})) - unix_micros(greatest(claim.at, one))"
+    held = _fact("worker", "held", of_type="STRING(NULL)", name="worker_id", since="one", us=in_period)
+    return (*_FACTS, f"CASE WHEN held THEN transform({periods}, one -> {held}) ELSE array() END")
+
 
 _FACTS = (
     f"array({_fact('type', 'entry', metric=_IS_DURATION, us='coalesce(waiting_us, running_us)')})",
     _when("end_to_end_us IS NOT NULL", _fact("type", "duration", metric="'end_to_end'", us="end_to_end_us")),
     _when("worker_id IS NOT NULL", _fact("worker", "entry", of_type="STRING(NULL)", name="worker_id")),
-    "CASE WHEN held THEN transform({minutes}, one -> {held}) ELSE array() END".format(
-        minutes=_MINUTES,
-        held=_fact("worker", "held", of_type="STRING(NULL)", name="worker_id", minute="one", us=_IN_MINUTE),
-    ),
     _when("trouble IS NOT NULL", _fact("error", "entry", name="fingerprint")),
     "coalesce(transform({results}, one -> {result}), array())".format(
         results=_NEW_RESULTS,
@@ -227,4 +236,4 @@ _FACTS = (
         ),
     ),
 )
-"""SQL for the facts of an entry: an array for each facet, empty where the entry says nothing about it."""
+"""SQL for the facts that do not depend on the length of a period."""

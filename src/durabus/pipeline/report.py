@@ -15,7 +15,17 @@ from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
 from durabus.pipeline.report_data import Activity, read_activity
-from durabus.pipeline.report_html import badge, html_facts, html_page, html_table, in_words, sentence, unfolded
+from durabus.pipeline.report_html import (
+    Markup,
+    Quantity,
+    badge,
+    html_facts,
+    html_page,
+    html_table,
+    in_words,
+    sentence,
+    unfolded,
+)
 from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
 from durabus.pipeline.slos import SLOS
 from durabus.pipeline.status import last_steps
@@ -23,6 +33,7 @@ from durabus.pipeline.verification import PROOFS, Proven, SegmentState, read_cha
 
 MAX_ROWS = 200
 """Maximum number of rows of a table."""
+_DECLARED = "the list of `durabus pipeline run --projections MODULE:LIST`"
 
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +50,7 @@ def report(lake: Lake, *, made_at: datetime) -> str:
     """
     lake.read(EVENT_LOG.name)
     archived, gaps, chain, checked = bronze_end(lake).rows, read_gaps(lake), read_chain(lake), newest_results(lake)
-    data = ReportData(activity=read_activity(lake), slos=_slos(lake))
+    data = ReportData(activity=read_activity(lake, archived=archived), slos=_slos(lake))
     return html_page(
         msgspec.json.encode(data),
         lake=lake.path,
@@ -86,31 +97,50 @@ def _slos(lake: Lake) -> list[dict[str, Any]]:
 
 
 def _slo_table(slos: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row for each SLO: its longest window, which is its own, and the burn rates of all windows."""
+    windows: dict[str, list[Mapping[str, Any]]] = {}
+    for one in sorted(slos, key=lambda one: one["seconds"]):
+        windows.setdefault(one["slo"], []).append(one)
+    lengths = sorted({one["seconds"] for one in slos})
     rows = [
         {
-            "SLO": one["slo"],
-            "bus": one["bus"] or "all",
-            "type": one["type"],
-            "objective": f"{one['objective'] * 100:g} %",
-            "within": None if one["within_ms"] is None else in_words(one["within_ms"] / 1000),
-            "window": in_words(one["seconds"]),
-            "good": one["good"],
-            "bad": one["bad"],
-            "burn rate": one["burn_rate"],
-            "budget left": None if one["budget_left"] is None else f"{one['budget_left'] * 100:.1f} %",
-            "result": _judged(one),
+            "SLO": name,
+            "events": of_slo[-1]["type"]
+            if of_slo[-1]["bus"] is None
+            else f"{of_slo[-1]['bus']} / {of_slo[-1]['type']}",
+            "objective": _objective(of_slo[-1]),
+            "good": of_slo[-1]["good"],
+            "bad": of_slo[-1]["bad"],
+            **{f"burn, {in_words(length)}": _burn_rate(of_slo, length) for length in lengths},
+            "budget left": next(
+                (Quantity(f"{one['budget_left'] * 100:,.1f} %") for one in of_slo if one["budget_left"] is not None),
+                None,
+            ),
+            "result": _judged(of_slo),
         }
-        for one in slos
+        for name, of_slo in sorted(windows.items())
     ]
-    return html_table(rows, "No service level objective is declared.")
+    return html_table(rows, f"No objective is declared yet: add an `Slo` to {_DECLARED}.")
 
 
-def _judged(slo: Mapping[str, Any]) -> str:
-    if not slo["good"] + slo["bad"]:
+def _objective(slo: Mapping[str, Any]) -> str:
+    within = "" if slo["within_ms"] is None else f" within {in_words(slo['within_ms'] / 1000)}"
+    return f"{slo['objective'] * 100:g} %{within}"
+
+
+def _burn_rate(windows: Sequence[Mapping[str, Any]], seconds: int) -> Quantity | None:
+    rates = [one["burn_rate"] for one in windows if one["seconds"] == seconds and one["burn_rate"] is not None]
+    return Quantity(f"{rates[0]:,.2f}") if rates else None
+
+
+def _judged(windows: Sequence[Mapping[str, Any]]) -> str:
+    if not any(one["good"] + one["bad"] for one in windows):
         return "no event ended"
-    if slo["budget_left"] is not None and slo["budget_left"] < 0:
+    if any((one["budget_left"] or 0) < 0 for one in windows):
         return badge("budget used up", "bad")
-    return badge("burns too fast", "warn") if (slo["burn_rate"] or 0) > 1 else badge("ok", "good")
+    return (
+        badge("burns too fast", "warn") if any((one["burn_rate"] or 0) > 1 for one in windows) else badge("ok", "good")
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -132,7 +162,8 @@ def _proof(lake: Lake, chain: Sequence[Proven], archived: int) -> str:
             "missing in the lake": proof.missing,
             "trimmed after verification": proof.trimmed,
             "trimmed unread": trimmed_unread(proof.gaps),
-            "proof": f"number {last.number}, sha256 {last.hash}",
+            "number of the proof": last.number,
+            "sha256": Markup(f"<code>{last.hash}</code>"),
         }
     )
 
@@ -168,7 +199,7 @@ def _expectations(checked: Sequence[ExpectationResult]) -> str:
         }
         for one in checked
     ]
-    return html_table(rows, "No expectation is declared.")
+    return html_table(rows, f"No rule is declared yet: add an `Expectation` to {_DECLARED}.")
 
 
 def _steps(lake: Lake, archived: int) -> str:
@@ -177,17 +208,30 @@ def _steps(lake: Lake, archived: int) -> str:
             "step": one.step if one.version is None else f"{one.step} v{one.version}",
             "ended": one.finished_at,
             "rows read": one.rows,
-            "seconds": one.seconds,
+            "took": Quantity(f"{one.seconds:.1f} s"),
             "lag": one.lag,
-            "error": one.error,
+            "result": badge("succeeded", "good") if one.error is None else badge("failed", "bad"),
+            "error": None if one.error is None else unfolded(one.error),
         }
         for one in last_steps(lake, archived)
     ]
-    return html_table(rows, "No step has run yet.")
+    return html_table(rows, "No step has run yet: `durabus pipeline run` runs all of them.")
 
 
 def _stale(lake: Lake) -> str:
     if not lake.exists(STALE):
         return sentence(f"Not made yet: the lake has no table {STALE}.")
-    rows = lake.read(STALE).orderBy(F.desc("claims")).limit(MAX_ROWS).collect()
-    return html_table([row.asDict() for row in rows], "No worker holds a claim for too long.")
+    found = lake.read(STALE).orderBy(F.desc("claims")).limit(MAX_ROWS).collect()
+    rows = [
+        {
+            "worker": row["worker_id"],
+            "bus": row["bus"],
+            "claims": row["claims"],
+            "never started": row["never_started"],
+            "oldest claim": row["oldest_picked_at"],
+            "held for": Quantity(in_words(row["oldest_seconds"])),
+            "an event": row["example_event_id"],
+        }
+        for row in found
+    ]
+    return html_table(rows, "No worker holds a claim for too long.")

@@ -14,11 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.histograms import PARTS
 from durabus.pipeline.lake import Lake, in_utc
+from durabus.pipeline.report_periods import ReportPeriods, report_periods
 from durabus.pipeline.schema import ACTIVITY, HISTOGRAMS
 
-MAX_POINTS = 400
-"""The page shows up to this many minutes by the minute, up to this many hours by the hour, and more by the day."""
-PERIODS = {"minute": 60, "hour": 3_600, "day": 86_400}
 SHOWN = {"type": 24, "handler": 24, "error": 24, "worker": 12, "parent": 24}
 """Maximum number of rows of each facet."""
 OTHERS = "(other types)"
@@ -76,8 +74,11 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """The number of rows of each facet that the page does not show."""
 
 
-def read_activity(lake: Lake) -> Activity | None:
-    """Return the activity for the page; None if the lake has no such table, or nothing in it."""
+def read_activity(lake: Lake, *, archived: int) -> Activity | None:
+    """Return the activity for the page; None if the lake has no such table, or nothing in it.
+
+    ``archived`` is the number of entries in bronze.
+    """
     if not lake.exists(ACTIVITY.name):
         return None
     rows = lake.read(ACTIVITY.name)
@@ -85,16 +86,16 @@ def read_activity(lake: Lake) -> Activity | None:
     bounds = rows.where("step = 'minute'").agg(F.min(since), F.max(since)).first()
     if bounds is None or bounds[0] is None:
         return None
-    period = period_for(*bounds)
-    seconds = PERIODS[period]
-    first, last = (int(bound) // seconds * seconds for bound in bounds)
+    periods = report_periods(lake, *bounds, archived=archived)
+    seconds = periods.seconds
     # The days have the same sums as the minutes, in fewer rows.
     totals = _totals(rows.where("step = 'day'"))
     shown = [row for row in totals if row["rank"] <= SHOWN[row["facet"]]]
-    found = _over_time(rows.where(F.col("step") == period), shown, lake).collect()
+    found = _over_time(periods, shown, lake).collect()
+    first, last = int(found[0]["at"]), int(found[-1]["at"])
     number = {id(row): (int(row["at"]) - first) // seconds for row in found}
     return Activity(
-        period=period,
+        period=periods.name,
         seconds=seconds,
         first=first,
         count=(last - first) // seconds + 1,
@@ -106,11 +107,6 @@ def read_activity(lake: Lake) -> Activity | None:
             if (left := max((row["of"] for row in totals if row["facet"] == facet), default=0) - SHOWN[facet]) > 0
         },
     )
-
-
-def period_for(first: int, last: int) -> str:
-    """Return the shortest period of which the time from ``first`` to ``last`` has at most ``MAX_POINTS``."""
-    return next((name for name, seconds in PERIODS.items() if (last - first) / seconds < MAX_POINTS), "day")
 
 
 def percentiles(histogram: Histogram) -> list[float | None]:
@@ -161,18 +157,18 @@ def _totals(rows: DataFrame) -> list[Row]:
     return ranked.where(F.col("rank") <= most).orderBy("facet", "rank").collect()
 
 
-def _over_time(rows: DataFrame, shown: Sequence[Row], lake: Lake) -> DataFrame:
+def _over_time(periods: ReportPeriods, shown: Sequence[Row], lake: Lake) -> DataFrame:
     """Return the periods of the rows that are shown. Types that are not become one type of their bus."""
     keys = [tuple(row[name] for name in _KEY) for row in shown]
     known = lake.spark.createDataFrame(keys, ", ".join(f"known_{name} STRING" for name in _KEY))
     same = [F.col(name).eqNullSafe(F.col(f"known_{name}")) for name in _KEY]
-    joined = rows.join(F.broadcast(known), same, "left")
+    joined = periods.rows.join(F.broadcast(known), same, "left")
     kept = F.col("known_facet").isNotNull()
     named = joined.where(kept | (F.col("facet") == "type")).withColumn(
         "type", F.when(kept, F.col("type")).otherwise(OTHERS)
     )
     return (
-        named.groupBy(*_KEY, F.unix_seconds("since").alias("at"))
+        named.groupBy(*_KEY, periods.begin().alias("at"))
         .agg(*(F.sum(name).alias(name) for name in COUNTERS), *(_merged(name) for name in HISTOGRAMS))
         .orderBy("at")
     )

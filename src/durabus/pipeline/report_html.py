@@ -15,7 +15,7 @@ UPLOT = "1.6.32"
 STYLES = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS = ("vendor/uPlot.iife.min.js", "data.js", "charts.js", "tables.js")
 CHART = (
-    '<div class="legend"></div><div class="plot"></div><p class="nothing" hidden>Nothing to show for this choice.</p>'
+    '<div class="legend"></div><div class="plot"></div><p class="nothing" hidden></p>'
     '<div class="readout unseen" aria-live="polite"></div>'
     '<details><summary>Show as a table</summary><div class="fallback"></div></details>'
 )
@@ -23,6 +23,12 @@ CHART = (
 
 class Markup(str):
     """A text that is HTML already."""
+
+    __slots__ = ()
+
+
+class Quantity(str):
+    """A number with its unit. A table aligns it like a number."""
 
     __slots__ = ()
 
@@ -39,7 +45,7 @@ def html_page(
         "made_at": made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "lake": escape(lake),
         "hidden": "" if with_charts else " hidden",
-        "notices": "".join(f'<p class="notice">{escape(text)}</p>' for text in notices),
+        "notices": "".join(f'<p class="notice">{_with_code(text)}</p>' for text in notices),
         "chart": CHART,
         "uplot": UPLOT,
         # A script element ends at the first "</script", also within JSON.
@@ -56,17 +62,14 @@ def html_page(
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], nothing: str) -> str:
-    """Return rows as a table, or a sentence if there are none."""
+    """Return rows as a table, or a sentence if there are none. A column without any value is left out."""
     if not rows:
         return sentence(nothing)
-    names = list(rows[0])
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     numbers = {name for name in names if any(_is_number(row[name]) for row in rows)}
     head = "".join(f'<th scope="col"{_number_class(name, numbers)}>{_heading(name)}</th>' for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td{_number_class(name, numbers)}>{shown(row[name])}</td>' for name in names)}</tr>"
-        for row in rows
-    )
-    return _scrolled(f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>")
+    body = "".join(f"<tr>{''.join(_cell(name, row[name], numbers) for name in names)}</tr>" for row in rows)
+    return _scrolled(f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "scroll cards")
 
 
 def html_facts(facts: Mapping[str, Any]) -> str:
@@ -74,12 +77,12 @@ def html_facts(facts: Mapping[str, Any]) -> str:
     body = "".join(
         f'<tr><th scope="row">{_heading(name)}</th><td>{shown(value)}</td></tr>' for name, value in facts.items()
     )
-    return _scrolled(f"<tbody>{body}</tbody>")
+    return _scrolled(f"<tbody>{body}</tbody>", "scroll facts")
 
 
 def sentence(text: str) -> str:
-    """Return a sentence that stands where a table would be."""
-    return f'<p class="nothing">{escape(text)}</p>'
+    """Return a sentence that stands where a table would be. Code stands between two backticks."""
+    return f'<p class="nothing">{_with_code(text)}</p>'
 
 
 def badge(text: str, style: str) -> Markup:
@@ -100,7 +103,7 @@ def shown(value: Any) -> str:
         return value
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 10 else f"{value:,.1f}"  # noqa: PLR2004  (few digits before the point)
-    if _is_number(value):
+    if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
@@ -115,13 +118,21 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 86_400:.3g} d"
 
 
+def _with_code(text: str) -> str:
+    return "".join(f"<code>{escape(part)}</code>" if n % 2 else escape(part) for n, part in enumerate(text.split("`")))
+
+
 def _heading(name: str) -> str:
     text = name.replace("_", " ")
     return escape(text[:1].upper() + text[1:])
 
 
-def _scrolled(table: str) -> str:
-    return f'<div class="scroll" tabindex="0"><table>{table}</table></div>'
+def _cell(name: str, value: Any, numbers: set[str]) -> str:
+    return f'<td{_number_class(name, numbers)} data-label="{_heading(name)}">{shown(value)}</td>'
+
+
+def _scrolled(table: str, style: str) -> str:
+    return f'<div class="{style}" tabindex="0"><table>{table}</table></div>'
 
 
 def _number_class(name: str, numbers: set[str]) -> str:
@@ -129,7 +140,7 @@ def _number_class(name: str, numbers: set[str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | Quantity) and not isinstance(value, bool)
 
 
 def _file(name: str) -> str:

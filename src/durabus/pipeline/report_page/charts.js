@@ -8,6 +8,9 @@ const colours = () => {
 const PALETTE = ["blue", "orange", "green", "red", "violet", "teal"];
 const SHOWN_LINES = 6;
 const TABLE_ROWS = 400;
+const OF_CHOICE = "of this range and filter";
+// Distances of the marks on the axis of time, in seconds. A mark never stands within a period, so no label repeats.
+const DISTANCES = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * 60), ...[1, 2, 3, 6, 12].map((n) => n * 3600), ...[1, 2, 3, 5, 7, 10, 15, 30, 60, 90, 180, 365, 730, 1825].map((n) => n * 86400)];
 
 // Events in a period as a rate in a unit that fits the largest value.
 const rated = (lists) => {
@@ -28,16 +31,25 @@ const CHARTS = {
   throughput: () => {
     const types = seriesOf("type");
     const { lists, show } = rated(["published", "completed", "dead"].map((name) => overTime(types, name)));
-    return { show, lines: [["published", "blue", lists[0]], ["completed", "green", lists[1]], ["dead letters", "red", lists[2]]] };
+    return {
+      show, area: true, lines: [["published", "blue", lists[0]], ["completed", "green", lists[1]], ["dead letters", "red", lists[2]]],
+      nothing: `No event ${OF_CHOICE} was published or ended. Choose a longer range or another filter.`,
+    };
   },
   depth: () => {
     const types = seriesOf("type");
     const depth = (name) => runningSum(overTime(types, `${name}_change`));
-    return { show: short, lines: [["waiting", "blue", depth("waiting")], ["in progress", "orange", depth("working")]] };
+    return {
+      show: short, lines: [["waiting", "blue", depth("waiting")], ["in progress", "orange", depth("working")]],
+      nothing: `No event ${OF_CHOICE} was waiting or in progress at the end of any period. Events that workers cannot finish in time appear here.`,
+    };
   },
   latency: () => ({
     show: duration,
+    // The marks of a log scale are powers of ten: 1,000 s reads better than 16.7 min.
+    tick: (ms) => (state.log && ms >= 1e3 ? `${whole(ms / 1e3)} s` : duration(ms)),
     log: state.log,
+    nothing: `No event ${OF_CHOICE} ${state.span === "waiting" ? "was claimed for the first time. Its first claim" : "has completed. Its completion"} appears here.`,
     lines: [
       // The larger one first, so that the smaller one is drawn over it where both are equal.
       ["p99", "red", percentilesOverTime(2)], ["p95", "orange", percentilesOverTime(1)], ["p50", "green", percentilesOverTime(0)],
@@ -48,16 +60,20 @@ const CHARTS = {
   failures: () => {
     const types = seriesOf("type");
     const { lists, show } = rated([overTime(types, "failed", "abandoned"), overTime(types, "retried"), overTime(types, "dead")]);
-    return { show, lines: [["failed attempts", "orange", lists[0]], ["retries", "blue", lists[1]], ["dead letters", "red", lists[2]]] };
+    return {
+      show, lines: [["failed attempts", "orange", lists[0]], ["retries", "blue", lists[1]], ["dead letters", "red", lists[2]]],
+      nothing: `No attempt ${OF_CHOICE} has failed or was repeated. Failed attempts, retries and dead letters appear here.`,
+    };
   },
   reasons: () => {
     const top = largest(seriesOf("error"), ["failed", "abandoned", "dead"]);
     const attempts = (all) => all.some((one) => one.counters.failed || one.counters.abandoned);
     const { lists, show } = rated(top.map(([, all]) => overTime(all, ...(attempts(all) ? ["failed", "abandoned"] : ["dead"]))));
-    return { show, lines: top.map(([name], n) => [name, PALETTE[n], lists[n]]) };
+    return { show, lines: top.map(([name], n) => [name, PALETTE[n], lists[n]]), nothing: `No attempt ${OF_CHOICE} has failed. The errors of failed attempts appear here.` };
   },
   workers: () => ({
     show: short,
+    nothing: "No worker has ended an attempt in this range. The time that a worker held a claim appears here once the attempt has ended.",
     lines: largest(seriesOf("worker"), ["busy_us"]).map(([name, all], n) =>
       [name, PALETTE[n], overTime(all, "busy_us").map((busy) => busy / 1e6 / activity.seconds)]),
   }),
@@ -75,10 +91,10 @@ const lonely = (u, index) => {
   return found;
 };
 
-// The day stands below the first label and below each midnight.
-const timeLabel = (at, step, first) => {
-  if (step >= 86400) return day(at).slice(5);
-  return first || clock(at) === "00:00" ? `${clock(at)}\n${day(at).slice(5)}` : clock(at);
+// The day stands below the first label and the first one of each day; if labels are days, it is the year.
+const timeLabel = (at, step, before) => {
+  const [label, below] = step >= 86400 ? [day(at).slice(5), (one) => day(one).slice(0, 4)] : [step < 60 ? clock(at) : minute(at), (one) => day(one).slice(5)];
+  return before === undefined || below(at) !== below(before) ? `${label}\n${below(at)}` : label;
 };
 
 const optionsFor = (name, chart, plot) => {
@@ -92,12 +108,12 @@ const optionsFor = (name, chart, plot) => {
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     legend: { show: false },
     scales: {
-      x: { time: true, min: start(state.from), max: start(state.to) + (state.from === state.to ? activity.seconds : 0) },
+      x: { time: true, min: start(state.from), max: start(state.to) },
       y: chart.log ? { distr: 3 } : { range: (u, min, max) => [0, Math.max(max, Number.isFinite(smallest) ? 0 : 1) * 1.05] },
     },
     axes: [
-      { ...axis, space: 70, gap: 8, values: (u, ticks, index, space, step) => ticks.map((at, n) => timeLabel(at, step, n === 0)) },
-      { ...axis, size: 64, grid: { ...axis.grid, filter: (u, ticks) => (chart.log ? ticks.map((tick) => (Number.isInteger(Math.round(Math.log10(tick) * 1e6) / 1e6) ? tick : null)) : ticks) }, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : chart.show(tick))) },
+      { ...axis, space: 70, gap: 8, incrs: DISTANCES.filter((step) => step >= activity.seconds), values: (u, ticks, index, space, step) => ticks.map((at, n) => timeLabel(at, step, ticks[n - 1])) },
+      { ...axis, size: 64, grid: { ...axis.grid, filter: (u, ticks) => (chart.log ? ticks.map((tick) => (Number.isInteger(Math.round(Math.log10(tick) * 1e6) / 1e6) ? tick : null)) : ticks) }, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : (chart.tick || chart.show)(tick))) },
     ],
     cursor: {
       sync: { key: "report", setSeries: false },
@@ -106,7 +122,8 @@ const optionsFor = (name, chart, plot) => {
       points: { size: 7 },
       bind: { dblclick: () => () => { setRange(0, activity.count - 1); return null; } },
     },
-    series: [{}, ...chart.lines.map(([label, style, , dashed]) => ({
+    series: [{}, ...chart.lines.map(([label, style, , dashed], n) => ({
+      fill: chart.area && n === 0 ? `color-mix(in srgb, ${colour(style)} 14%, transparent)` : undefined,
       label, stroke: colour(style), width: 1.5, dash: dashed ? [7, 5] : undefined, show: !hidden.get(`${name} ${label}`),
       points: dashed ? { show: false } : { size: 5, filter: (u, index, show) => (show ? null : lonely(u, index)) },
     }))],
@@ -140,16 +157,16 @@ const tell = (u, plot, chart) => {
 const onKey = (event, name) => {
   const { u, chart, plot } = drawn.get(name);
   const width = state.to - state.from;
-  const current = u.cursor.idx ?? state.to;
+  const current = u?.cursor.idx ?? state.to;
   const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: state.from, End: state.to };
   if (event.key in moves) {
     const index = Math.max(state.from, Math.min(state.to, moves[event.key]));
-    u.setCursor({ left: u.valToPos(start(index), "x"), top: 10 });
+    u?.setCursor({ left: u.valToPos(start(index), "x"), top: 10 });
     plot.parentElement.querySelector(".readout").textContent = read(chart, name, index);
   } else if (event.key === "+") setRange(current - width / 4, current + width / 4);
-  else if (event.key === "-") setRange(state.from - width / 2, state.to + width / 2);
+  else if (event.key === "-") setRange(state.from - Math.max(1, width / 2), state.to + Math.max(1, width / 2));
   else if (event.key === "0") setRange(0, activity.count - 1);
-  else if (event.key === "Escape") u.setCursor({ left: -10, top: -10 });
+  else if (event.key === "Escape") u?.setCursor({ left: -10, top: -10 });
   else return;
   event.preventDefault();
 };
@@ -169,8 +186,19 @@ const fillTable = (details, chart) => {
     if (chart.lines.some((line) => line[2][n])) rows.push([instant(start(n)), ...chart.lines.map((line) => (line[2][n] === null ? "–" : chart.show(line[2][n])))]);
   }
   const more = state.to - state.from >= TABLE_ROWS && rows.length === TABLE_ROWS;
-  details.querySelector(".fallback").replaceChildren(tableOf(["Time (UTC)", ...chart.lines.map((line) => `>${line[0]}`)], rows),
+  details.querySelector(".fallback").replaceChildren(tableOf(["Time (UTC)", ...chart.lines.map((line) => `>${line[0]}`)], rows, ""),
     make("p", { textContent: more ? `The newest ${TABLE_ROWS} rows of the range. Choose a shorter range for the others.` : rows.length ? "Newest first. Periods in which nothing happened are left out." : "Nothing happened in this range." }));
+};
+
+// One period is no line over time: each value is a bar beside its number.
+const figuresOf = (name, chart) => {
+  const values = chart.lines.filter(([label]) => !hidden.get(`${name} ${label}`)).map(([label, style, all]) => [label, style, all[state.from]]);
+  const most = Math.max(...values.map(([, , value]) => value || 0)) || 1;
+  return make("dl", { className: "figures" }, ...values.flatMap(([label, style, value]) => {
+    const bar = make("i", { className: style });
+    bar.style.width = `${100 * (value || 0) / most}%`;
+    return [make("dt", { textContent: label, title: label }), make("dd", {}, bar), make("dd", { textContent: value === null ? "–" : chart.show(value) })];
+  }));
 };
 
 const draw = (name) => {
@@ -184,10 +212,15 @@ const draw = (name) => {
   const tip = make("div", { className: "tip", hidden: true });
   plot.replaceChildren(tip);
   card.querySelector(".nothing").hidden = !nothing;
+  card.querySelector(".nothing").textContent = chart.nothing;
+  card.querySelector(".legend").hidden = nothing;
+  card.querySelector("details").hidden = nothing;
   plot.hidden = nothing;
-  const u = nothing ? null : new uPlot(optionsFor(name, chart, plot), [times, ...chart.lines.map((line) => (chart.log ? line[2].map((value) => (value === null ? null : Math.max(value, 0.001))) : line[2]))], plot);
+  const single = !nothing && state.from === state.to;
+  if (single) plot.append(figuresOf(name, chart));
+  const u = nothing || single ? null : new uPlot(optionsFor(name, chart, plot), [times, ...chart.lines.map((line) => (chart.log ? line[2].map((value) => (value === null ? null : Math.max(value, 0.001))) : line[2]))], plot);
   drawn.set(name, { u, chart, plot });
-  if (u) plot.setAttribute("aria-label", `${card.querySelector("h2").textContent}, ${chart.lines.map((line) => line[0]).join(", ")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
+  if (!nothing) plot.setAttribute("aria-label", `${card.querySelector("h2").textContent}, ${chart.lines.map((line) => line[0]).join(", ")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
   fillTable(card.querySelector("details"), chart);
 };
 

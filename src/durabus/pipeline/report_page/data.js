@@ -84,18 +84,22 @@ const share = (part, all) => {
   const percent = 100 * part / all;
   if (part && percent < 0.01) return "<0.01 %";
   if (part < all && percent > 99.9) return ">99.9 %";
-  return `${Number(percent.toPrecision(percent < 10 ? 2 : 3))} %`;
+  return `${part && part < all ? percent.toPrecision(percent < 10 ? 2 : 3) : percent} %`;
 };
 
-const duration = (ms) => {
+// Three digits. With `zeros` it keeps those at the end, so that the numbers of a column look alike.
+const duration = (ms, zeros = false) => {
   if (ms === null || ms === undefined) return "–";
   const [size, unit] = ms < 1 ? [1e-3, "µs"] : ms < 1e3 ? [1, "ms"] : ms < 120e3 ? [1e3, "s"] : ms < 7200e3 ? [60e3, "min"] : [3600e3, "h"];
-  return `${Number((ms / size).toPrecision(3)).toLocaleString("en-US")} ${unit}`;
+  const value = ms / size;
+  const digits = zeros && value ? Math.max(0, 2 - Math.floor(Math.log10(value))) : 0;
+  return `${Number(value.toPrecision(3)).toLocaleString("en-US", { minimumFractionDigits: digits })} ${unit}`;
 };
 
 const two = (value) => String(value).padStart(2, "0");
 const day = (at) => { const d = new Date(at * 1000); return `${d.getUTCFullYear()}-${two(d.getUTCMonth() + 1)}-${two(d.getUTCDate())}`; };
-const clock = (at) => { const d = new Date(at * 1000); return `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}`; };
+const minute = (at) => { const d = new Date(at * 1000); return `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}`; };
+const clock = (at) => (activity.seconds < 60 ? `${minute(at)}:${two(new Date(at * 1000).getUTCSeconds())}` : minute(at));
 const instant = (at) => (activity.period === "day" ? day(at) : `${day(at)} ${clock(at)}`);
 
 // --- elements -----------------------------------------------------------------------------------------------------
@@ -106,16 +110,17 @@ const make = (tag, properties = {}, ...children) => {
   return made;
 };
 
-// The name of a column begins with > if it has numbers, and with = if its texts stay on one line.
-const STYLE_OF = { ">": "number", "=": "one-line" };
+// The name of a column begins with > if it has numbers, with = if its texts stay on one line, and with # if they are ids.
+const STYLE_OF = { ">": "number", "=": "one-line", "#": "one-line id" };
 
-// Makes a table. A cell is a text or {text, bar, title, bad}; `bar` is a share of 1.
-const tableOf = (columns, rows) => {
-  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col", className: STYLE_OF[name[0]] || "", textContent: name.replace(/^[>=]/, "") })));
+// Makes a table. A cell is a text or {text, bar, title, bad, strong}; `bar` is a share of 1. A phone shows rows as cards.
+const tableOf = (columns, rows, style = "cards") => {
+  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col", className: STYLE_OF[name[0]] || "", textContent: name.replace(/^[>=#]/, "") })));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell, n) => {
     const given = cell !== null && typeof cell === "object" ? cell : { text: cell };
     const made = make("td", { className: STYLE_OF[columns[n][0]] || "", textContent: given.text ?? "", title: given.title || "" });
-    if (given.bad) made.classList.add("bad");
+    made.dataset.label = columns[n].replace(/^[>=#]/, "");
+    for (const kind of ["bad", "strong"]) if (given[kind]) made.classList.add(kind);
     if (given.bar !== undefined) {
       const bar = make("i", { className: "bar" });
       bar.style.width = `${Math.max(0, Math.min(1, given.bar)) * 100}%`;
@@ -124,5 +129,5 @@ const tableOf = (columns, rows) => {
     }
     return made;
   })));
-  return make("div", { className: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+  return make("div", { className: `scroll ${style}`, tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
 };

@@ -10,7 +10,9 @@ const put = (id, rows, columns, nothing) => {
 };
 
 const nameOf = (one) => `${one.bus} / ${one.type}`;
-const p = (one, span, number) => duration(one.spans[span] ? one.spans[span][number] : null);
+const p = (one, span, number) => duration(one.spans[span] ? one.spans[span][number] : null, true);
+
+const held = (claims) => claims.toFixed(claims < 10 ? 3 : 1);
 
 const showTiles = () => {
   const types = seriesOf("type");
@@ -34,7 +36,7 @@ const showTypes = () => {
   put("type", rows.sort((a, b) => b[1] - a[1]).map(([one, published]) => {
     const [completed, dead] = [sum([one], "completed"), sum([one], "dead")];
     return [nameOf(one), { text: whole(published), bar: published / most }, whole(completed), { text: whole(dead), bad: dead > 0 }, share(dead, completed + dead), share(sum([one], "retried"), sum([one], "claimed")),
-      p(one, "end_to_end", 0), p(one, "end_to_end", 1), p(one, "end_to_end", 2), duration(sum([one], "handler_us") / 1000)];
+      p(one, "end_to_end", 0), p(one, "end_to_end", 1), p(one, "end_to_end", 2), duration(sum([one], "handler_us") / 1000, true)];
   }), ["Bus / type", ">Published", ">Completed", ">Dead", ">Dead share", ">Retried", ">p50", ">p95", ">p99", ">Handler time"], "No event of this choice.");
 };
 
@@ -43,8 +45,8 @@ const showHandlers = () => {
   const most = Math.max(1, ...rows.map((row) => row[1]));
   put("handler", rows.sort((a, b) => b[1] - a[1]).map(([one, time]) => {
     const [succeeded, failed] = [sum([one], "completed"), sum([one], "failed")];
-    return [one.name, nameOf(one), whole(succeeded), { text: whole(failed), bad: failed > 0 }, share(failed, succeeded + failed), p(one, "running", 0), p(one, "running", 1), p(one, "running", 2), { text: duration(time / 1000), bar: time / most }];
-  }), ["Handler", "Bus / type", ">Succeeded", ">Failed", ">Failed share", ">p50", ">p95", ">p99", ">Time"], "No handler has ended an event of this choice.");
+    return [one.name, nameOf(one), whole(succeeded), { text: whole(failed), bad: failed > 0 }, share(failed, succeeded + failed), p(one, "running", 0), p(one, "running", 1), p(one, "running", 2), { text: duration(time / 1000, true), bar: time / most }];
+  }), ["Handler", "=Bus / type", ">Succeeded", ">Failed", ">Failed share", ">p50", ">p95", ">p99", ">Time"], "No handler has ended an event of this choice.");
 };
 
 const showErrors = () => {
@@ -52,7 +54,7 @@ const showErrors = () => {
   const most = Math.max(1, ...rows.map((row) => Math.max(row[1], row[2])));
   put("error", rows.sort((a, b) => b[1] + b[2] - a[1] - a[2]).map(([one, failed, dead]) =>
     [{ text: one.name || "(no error)", title: one.example || "" }, nameOf(one), { text: whole(failed), bar: failed / most }, { text: whole(dead), bad: dead > 0 }, one.last_at || "", one.example_event_id || ""]),
-  ["Error", "Bus / type", ">Failed attempts", ">Dead letters", "=Last (UTC)", "=An event"], "Nothing has failed in this range.");
+  ["Error", "=Bus / type", ">Failed attempts", ">Dead letters", "=Last (UTC)", "#An event"], "Nothing has failed in this range.");
 };
 
 const showWorkers = () => {
@@ -60,7 +62,7 @@ const showWorkers = () => {
   const rows = seriesOf("worker").map((one) => [one, sum([one], "busy_us")]);
   const most = Math.max(1, ...rows.map((row) => row[1]));
   put("worker", rows.sort((a, b) => b[1] - a[1]).map(([one, busy]) =>
-    [one.name, one.bus, whole(sum([one], "claimed")), whole(sum([one], "completed")), whole(sum([one], "failed")), { text: whole(sum([one], "abandoned")), bad: sum([one], "abandoned") > 0 }, { text: short(busy / 1e6 / seconds), bar: busy / most }]),
+    [one.name, one.bus, whole(sum([one], "claimed")), whole(sum([one], "completed")), whole(sum([one], "failed")), { text: whole(sum([one], "abandoned")), bad: sum([one], "abandoned") > 0 }, { text: held(busy / 1e6 / seconds), bar: busy / most }]),
   ["Worker", "Bus", ">Claims", ">Completed", ">Failed", ">Lost", ">Claims held on average"], "No worker has claimed an event of this choice.");
 };
 
@@ -69,21 +71,25 @@ const showFunnel = () => {
   const parents = new Map();
   for (const one of seriesOf("parent")) parents.set(one.name, [...(parents.get(one.name) || []), one]);
   const rows = [];
-  for (const [parent, children] of parents) {
-    const published = sum(activity.series.filter((one) => one.facet === "type" && one.type === parent), "published");
-    rows.push([{ text: parent }, { text: whole(published), bar: 1 }, "100 %", "", "", ""]);
+  const publishedOf = (parent) => sum(activity.series.filter((one) => one.facet === "type" && one.type === parent), "published");
+  for (const [parent, children] of [...parents].sort((a, b) => publishedOf(b[0]) - publishedOf(a[0]))) {
+    const published = publishedOf(parent);
+    rows.push([{ text: parent, strong: true }, { text: whole(published), bar: 1 }, "", "", "", ""]);
     for (const one of children.sort((a, b) => sum([b], "published") - sum([a], "published"))) {
       const [made, dead] = [sum([one], "published"), sum([one], "dead")];
       rows.push([`↳ ${nameOf(one)}`, { text: whole(made), bar: published ? made / published : 0 }, share(made, published), whole(sum([one], "completed")), { text: whole(dead), bad: dead > 0 }, p(one, "end_to_end", 1)]);
     }
   }
-  put("parent", rows, ["Parent, then its children", ">Published", ">Of the parents", ">Completed", ">Dead", ">p95 from parent to end"], "No event of this choice was published by a handler of another event.");
+  put("parent", rows, ["Parent, then its children", ">Published", ">Share of parents", ">Completed", ">Dead", ">p95 from parent to end"], "No event of this choice was published by a handler of another event.");
 };
 
 const showRange = () => {
   const end = start(state.to) + activity.seconds;
   const all = state.from === 0 && state.to === activity.count - 1;
-  document.getElementById("range").textContent = `${instant(start(state.from))} to ${day(end) === day(start(state.from)) && activity.period !== "day" ? clock(end) : instant(end)} UTC, by the ${activity.period}`;
+  document.getElementById("range").textContent = `${instant(start(state.from))} to ${day(end) === day(start(state.from)) && activity.period !== "day" ? clock(end) : instant(end)} UTC, ${activity.period.includes(" ") ? "in steps of" : "by the"} ${activity.period}`;
+  for (const button of document.querySelectorAll("#ranges button[data-step]")) {
+    button.disabled = { earlier: state.from === 0, later: state.to === activity.count - 1, in: state.from === state.to, out: all }[button.dataset.step];
+  }
   for (const button of document.querySelectorAll("#ranges button[data-periods]")) {
     const periods = Number(button.dataset.periods);
     button.setAttribute("aria-pressed", String(periods ? state.to - state.from + 1 === periods && state.to === activity.count - 1 : all));
@@ -101,7 +107,7 @@ const fillFilters = () => {
 };
 
 const showRanges = () => {
-  const lengths = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400], ["7 d", 604800], ["30 d", 2592000]];
+  const lengths = [["10 s", 10], ["1 min", 60], ["5 min", 300], ["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400], ["7 d", 604800], ["30 d", 2592000]];
   const fitting = lengths.map(([name, seconds]) => [name, Math.ceil(seconds / activity.seconds)]).filter(([, periods]) => periods >= 6 && periods < activity.count).slice(-4);
   const buttons = [["All", 0], ...fitting].map(([name, periods]) => {
     const button = make("button", { type: "button", textContent: name });
@@ -110,11 +116,11 @@ const showRanges = () => {
     return button;
   });
   const width = () => state.to - state.from + 1;
-  const step = (label, text, go) => { const button = make("button", { type: "button", textContent: text, title: label }); button.setAttribute("aria-label", label); button.addEventListener("click", go); return button; };
+  const step = (name, label, text, go) => { const button = make("button", { type: "button", textContent: text, title: label }); button.dataset.step = name; button.setAttribute("aria-label", label); button.addEventListener("click", go); return button; };
   const shift = (by) => { const from = Math.max(0, Math.min(state.from + by, activity.count - width())); setRange(from, from + width() - 1); };
   document.getElementById("ranges").replaceChildren(...buttons,
-    step("Earlier", "‹", () => shift(-Math.ceil(width() / 2))), step("Later", "›", () => shift(Math.ceil(width() / 2))),
-    step("Zoom in", "+", () => setRange(state.from + width() / 4, state.to - width() / 4)), step("Zoom out", "−", () => setRange(state.from - width() / 2, state.to + width() / 2)));
+    step("earlier", "Earlier", "‹", () => shift(-Math.ceil(width() / 2))), step("later", "Later", "›", () => shift(Math.ceil(width() / 2))),
+    step("in", "Zoom in", "+", () => setRange(state.from + width() / 4, state.to - width() / 4)), step("out", "Zoom out", "−", () => setRange(state.from - width() / 2, state.to + width() / 2)));
 };
 
 if (activity) {
