@@ -9,6 +9,7 @@ from tests.api.support import Server
 from tests.dashboard.shop import publish
 
 from durabus import EventStore
+from durabus.http.dashboard.words import disk_size
 from durabus.model.claim import new_token
 from durabus.model.lake_summary import (
     LAKE,
@@ -61,6 +62,13 @@ def summary(lake_id: str, archived: int) -> LakeSummary:
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "text"), [(None, "\N{EN DASH}"), (7_300, "7 kB"), (1_254_000, "1.25 MB"), (7_654_321_000, "7,654 MB")]
+)
+def test_the_size_of_a_table_has_a_fitting_unit(size: int | None, text: str) -> None:
+    assert disk_size(size) == text
+
+
 async def save(store: EventStore, name: str, text: str | None) -> None:
     lock = await store.claim_lock(name, worker_id="test", token=new_token(), lease=30.0)
     assert lock is not None
@@ -83,6 +91,7 @@ async def forget(store: EventStore, lake_id: str) -> None:
 async def test_a_store_without_a_lake_says_how_to_start_a_pipeline(page: Page, store: EventStore) -> None:
     await page.goto(PATH)
     await expect(page.locator("#pipeline")).to_contain_text("No pipeline follows this store yet")
+    await expect(page.locator("#pipeline")).to_contain_text("appear here after its first run")
     await expect(page.locator("#pipeline code")).to_have_text("durabus pipeline run --follow --lake lake")
 
 

@@ -1,5 +1,6 @@
 """``durabus.testing.pipeline`` runs a projection on rows of a test; ``planning`` draws which table is made of which."""
 
+import re
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 
@@ -76,3 +77,27 @@ def test_the_graph_has_a_box_for_each_table_and_a_line_for_each_input() -> None:
     assert len({(box["x"], box["y"]) for box in boxes.values()}) == len(boxes), "no box hides another"
     assert "prefers-color-scheme: dark" in svg
     assert "&lt;b&gt;" in draw({"/<b>": ()})
+
+
+def test_a_line_that_passes_a_column_is_hidden_by_no_box() -> None:
+    tables = {
+        "bronze.event_log": (),
+        "silver.events": ("bronze.event_log",),
+        "silver.attempts": ("bronze.event_log",),
+        "gold.spent": ("silver.events",),
+        "gold.late": ("gold.spent", "silver.attempts"),
+        "gold.all": ("gold.late", "bronze.event_log"),
+    }
+    root = ET.fromstring(draw(tables))  # noqa: S314  (our own file)
+    name = "{http://www.w3.org/2000/svg}"
+    boxes = [{key: float(one.attrib[key]) for key in ("x", "y", "width", "height")} for one in root.iter(f"{name}rect")]
+    texts = [len(one.text or "") for one in root.iter(f"{name}text")]
+    assert all(box["width"] >= 12 + 7.9 * letters for box, letters in zip(boxes, texts, strict=True)), "the text fits"
+    passing = [
+        (float(x), float(y))
+        for one in root.iter(f"{name}path")
+        for x, y in re.findall(r"([\d.]+) ([\d.]+) H", one.attrib["d"])
+    ]
+    assert len(passing) == 4, "attempts passes one column, the log passes three"
+    for x, y in passing:
+        assert not [box for box in boxes if box["x"] == x and box["y"] <= y <= box["y"] + box["height"]]

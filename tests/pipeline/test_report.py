@@ -172,14 +172,14 @@ async def test_a_short_log_is_shown_in_seconds(url: str, lake: Lake, history: Hi
     by_minute = read_activity(lake, archived=SHORT_ENTRIES + 1)
     assert found is not None
     assert by_minute is not None
-    assert (by_minute.period, by_minute.count) == ("minute", 1)
+    assert (by_minute.period, by_minute.count) == ("minute", 2)
     assert (found.period, found.seconds) == ("second", 1)
-    assert (found.first, found.count) == (int(BEGIN), 30), "from the first entry to the last"
+    assert (found.first, found.count) == (int(BEGIN), 33), "from the first entry to the last"
     assert _sums(found) == _sums(by_minute), "the same entries, in shorter periods"
     (mail,) = [one for one in found.series if one.facet == "type" and one.type == "mail.requested"]
-    assert (mail.at, mail.counters["published"]) == ([16, 17, 28, 29], [1, 0, 0, 1])
+    assert (mail.at, mail.counters["published"]) == ([18, 19, 30, 31, 32], [1, 0, 0, 0, 1])
     (lost,) = [one for one in found.series if one.facet == "worker" and one.name == "host:9"]
-    assert lost.counters["busy_us"] == [1_000_000] * 11, "a claim that is held counts in each second"
+    assert (lost.at, lost.counters["busy_us"]) == (list(range(19, 31)), [1_000_000] * 11 + [0]), "each second counts"
 
 
 async def test_a_log_that_is_long_or_large_is_not_shown_in_seconds(lake: Lake) -> None:
@@ -191,7 +191,9 @@ async def test_a_log_that_is_long_or_large_is_not_shown_in_seconds(lake: Lake) -
 
 def _sums(found: Activity) -> dict[tuple[str, str | None, str | None], dict[str, int]]:
     return {
-        (one.facet, one.type, one.name): {name: sum(values) for name, values in one.counters.items()}
+        (one.facet, one.type, one.name): {
+            name: total for name, values in one.counters.items() if (total := sum(values))
+        }
         for one in found.series
     }
 

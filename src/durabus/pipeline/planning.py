@@ -54,8 +54,12 @@ def _planned(projection: Projection, inputs: InputTables) -> PlannedProjection:
     )
 
 
-_LETTER, _HEIGHT, _GAP, _BETWEEN, _EDGE = 7.3, 34, 16, 90, 20
+_LETTER, _HEIGHT, _GAP, _BETWEEN, _EDGE = 8.0, 34, 16, 90, 20
 """Width of a letter, height of a box, distances between boxes and between columns, and the margin, in pixels."""
+Slot = tuple[str, int]
+"""What stands in a column: a table, or the line from a table of an earlier column to one of a later column."""
+Place = tuple[float, float, float]
+"""The left edge, the middle and the width of a slot."""
 _STYLE = """
 svg { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: #ffffff; }
 text { fill: #1f2430; } rect { fill: #eef1f6; stroke: #8a93a6; } path { fill: none; stroke: #8a93a6; }
@@ -91,36 +95,65 @@ def draw(tables: Mapping[str, Sequence[str]]) -> str:
     columns: dict[str, int] = {}
     for name, sources in tables.items():
         columns[name] = 1 + max((columns[one] for one in sources), default=-1)
-    in_column = [[name for name in tables if columns[name] == n] for n in range(1 + max(columns.values()))]
-    places: dict[str, tuple[float, float, float]] = {}
-    left = float(_EDGE)
-    for names in in_column:
-        width = _LETTER * max(len(name) for name in names) + 24
-        for row, name in enumerate(names):
-            places[name] = left, _EDGE + row * (_HEIGHT + _GAP), width
-        left += width + _BETWEEN
-    lines = [_line(places[one], places[name]) for name, sources in tables.items() for one in sources]
-    boxes = [_box(name, *places[name]) for name in tables]
-    wide = left - _BETWEEN + _EDGE
-    high = 2 * _EDGE + max(len(names) for names in in_column) * (_HEIGHT + _GAP) - _GAP
+    places, wide, high = _places(_slots(tables, columns), columns)
+    lines = [_line(one, name, columns, places) for name, sources in tables.items() for one in sources]
+    boxes = [_box(name, *places[name, columns[name]]) for name in tables]
     begin = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high}" viewBox="0 0 {wide:.0f} {high}" '
-        'role="img" aria-label="Which table is made of which">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
+        f'viewBox="0 0 {wide:.0f} {high:.0f}" role="img" aria-label="Which table is made of which">'
     )
     return "\n".join([begin, f"<style>{_STYLE}\n</style>", *lines, *boxes, "</svg>\n"])
 
 
-def _line(source: tuple[float, float, float], target: tuple[float, float, float]) -> str:
-    x, y = source[0] + source[2], source[1] + _HEIGHT / 2
-    to_x, to_y = target[0], target[1] + _HEIGHT / 2
-    bend = _BETWEEN / 2
-    return f'<path d="M{x:.1f} {y:.1f} C{x + bend:.1f} {y:.1f} {to_x - bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"/>'
+def _slots(tables: Mapping[str, Sequence[str]], columns: Mapping[str, int]) -> list[list[Slot]]:
+    """Return what stands in each column. A line that passes a column has a slot there, so no box hides it."""
+    made: list[list[Slot]] = []
+    for column in range(1 + max(columns.values())):
+        passing = {one for name, sources in tables.items() for one in sources if columns[one] < column < columns[name]}
+        names = [name for name in tables if columns[name] == column or name in passing]
+        rows = {} if not made else {slot: row for row, slot in enumerate(made[-1])}
+
+        def height(name: str, column: int = column, rows: dict[Slot, int] = rows) -> float:
+            before = [name] if columns[name] < column else tables[name]
+            found = [rows[one, column - 1] for one in before]
+            return sum(found) / len(found) if found else len(rows)
+
+        made.append([(name, column) for name in sorted(names, key=height)])
+    return made
 
 
-def _box(name: str, x: float, y: float, width: float) -> str:
+def _places(slots: Sequence[Sequence[Slot]], columns: Mapping[str, int]) -> tuple[dict[Slot, Place], float, float]:
+    """Return the place of each slot, and the width and height of the whole drawing."""
+    places: dict[Slot, Place] = {}
+    left, lowest = float(_EDGE), 0.0
+    for number, column in enumerate(slots):
+        width = 24 + _LETTER * max(len(name) for name, _ in column if columns[name] == number)
+        top = float(_EDGE)
+        for name, _ in column:
+            height = _HEIGHT if columns[name] == number else 0
+            places[name, number] = left, top + height / 2, width
+            top += height + _GAP
+        left, lowest = left + width + _BETWEEN, max(lowest, top)
+    return places, left - _BETWEEN + _EDGE, lowest - _GAP + _EDGE
+
+
+def _line(source: str, target: str, columns: Mapping[str, int], places: Mapping[Slot, Place]) -> str:
+    x, y, width = places[source, columns[source]]
+    path, bend = [f"M{x + width:.1f} {y:.1f}"], _BETWEEN / 2
+    for column in range(columns[source] + 1, columns[target] + 1):
+        from_x, from_y = x + width, y
+        x, y, width = places[source if column < columns[target] else target, column]
+        path.append(f"C{from_x + bend:.1f} {from_y:.1f} {x - bend:.1f} {y:.1f} {x:.1f} {y:.1f}")
+        if column < columns[target]:
+            path.append(f"H{x + width:.1f}")
+    return f'<path d="{" ".join(path)}"/>'
+
+
+def _box(name: str, x: float, middle: float, width: float) -> str:
     kind = "own" if is_own_table(name) else name.partition(".")[0]
+    style = kind if kind in ("own", "gold", "bronze") else "silver"
     return (
-        f'<g class="{kind if kind in ("own", "gold", "bronze") else "silver"}"><rect x="{x:.1f}" y="{y:.1f}" '
+        f'<g class="{style}"><rect x="{x:.1f}" y="{middle - _HEIGHT / 2:.1f}" '
         f'width="{width:.1f}" height="{_HEIGHT}" rx="5"/>'
-        f'<text x="{x + 12:.1f}" y="{y + _HEIGHT / 2 + 4.5:.1f}">{escape(name)}</text></g>'
+        f'<text x="{x + 12:.1f}" y="{middle + 4.5:.1f}">{escape(name)}</text></g>'
     )

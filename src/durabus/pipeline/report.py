@@ -163,7 +163,7 @@ def _proof(lake: Lake, chain: Sequence[Proven], archived: int) -> str:
             "trimmed after verification": proof.trimmed,
             "trimmed unread": trimmed_unread(proof.gaps),
             "number of the proof": last.number,
-            "sha256": Markup(f"<code>{last.hash}</code>"),
+            "hash (sha256)": Markup(f"<code>{last.hash}</code>"),
         }
     )
 
@@ -187,14 +187,14 @@ def _gaps(gaps: Sequence[Gap]) -> str:
 def _expectations(checked: Sequence[ExpectationResult]) -> str:
     rows = [
         {
-            "result": badge("broken", "bad" if one.action == "fail" else "warn")
-            if one.broken
-            else badge("met", "good"),
             "expectation": one.name,
             "table": one.table_name,
             "action": one.action,
             "rows": one.rows,
             "broken": one.broken,
+            "result": badge("broken", "bad" if one.action == "fail" else "warn")
+            if one.broken
+            else badge("met", "good"),
             "first broken row": unfolded(one.samples[0]) if one.samples else None,
         }
         for one in checked

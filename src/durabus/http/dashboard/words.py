@@ -55,10 +55,12 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / HOUR:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} d"
 
 
-def megabytes(size: int | None) -> str:
-    """A size in megabytes; a dash if it is unknown."""
+def disk_size(size: int | None) -> str:
+    """A size such as 7 kB, 1.25 MB or 7,654 MB; a dash if it is unknown."""
     if size is None:
         return UNKNOWN
+    if size < MILLION:
+        return f"{size / THOUSAND:.0f} kB"
     return f"{size / MILLION:,.2f} MB" if size < 10 * MILLION else f"{size / MILLION:,.0f} MB"
 
 
@@ -111,7 +113,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "rate": rate,
     "percent": percent,
     "duration": duration,
-    "megabytes": megabytes,
+    "disk_size": disk_size,
     "ago": ago,
     "clock": clock,
     "iso": iso,
