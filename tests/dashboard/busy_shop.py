@@ -13,7 +13,7 @@ from durabus.model.statuses import ResultStatus
 from durabus.pipeline.expectations import Expectation, OnBreak
 from durabus.pipeline.projections import Projection, latest_state
 from durabus.pipeline.slos import Slo
-from durabus.pipeline.tables import EventTable
+from durabus.pipeline.tables import Declaration, EventTable
 
 MINUTES = 300
 SLOW = range(190, 215)
@@ -38,7 +38,7 @@ ERRORS = {
     "mail.requested": "SMTPError: 550 mailbox 'customer {}' is full",
 }
 
-DECLARED = [
+DECLARED: list[Declaration] = [
     latest_state("order"),
     Projection(
         name="spent",

@@ -294,7 +294,7 @@ async def test_an_empty_chart_says_why_and_what_fills_it(browser: Browser, tmp_p
     for name, sentence in {
         "depth": "No event of this range and filter was waiting or in progress at the end of any period. Events that "
         "workers cannot finish in time appear here.",
-        "latency": "No event of this range and filter has completed. Its completion appears here.",
+        "latency": "No event of this range and filter has completed. The times of completed events appear here.",
         "failures": "No attempt of this range and filter has failed or was repeated. Failed attempts, retries and dead "
         "letters appear here.",
         "reasons": "No attempt of this range and filter has failed. The errors of failed attempts appear here.",

@@ -49,7 +49,7 @@ const CHARTS = {
     // The marks of a log scale are powers of ten: 1,000 s reads better than 16.7 min.
     tick: (ms) => (state.log && ms >= 1e3 ? `${whole(ms / 1e3)} s` : duration(ms)),
     log: state.log,
-    nothing: `No event ${OF_CHOICE} ${state.span === "waiting" ? "was claimed for the first time. Its first claim" : "has completed. Its completion"} appears here.`,
+    nothing: `No event ${OF_CHOICE} ${state.span === "waiting" ? "was claimed for the first time. The waiting times of claimed" : "has completed. The times of completed"} events appear here.`,
     lines: [
       // The larger one first, so that the smaller one is drawn over it where both are equal.
       ["p99", "red", percentilesOverTime(2)], ["p95", "orange", percentilesOverTime(1)], ["p50", "green", percentilesOverTime(0)],
@@ -196,7 +196,7 @@ const figuresOf = (name, chart) => {
   const most = Math.max(...values.map(([, , value]) => value || 0)) || 1;
   return make("dl", { className: "figures" }, ...values.flatMap(([label, style, value]) => {
     const bar = make("i", { className: style });
-    bar.style.width = `${100 * (value || 0) / most}%`;
+    bar.style.width = value ? `max(2px, ${100 * value / most}%)` : "0";
     return [make("dt", { textContent: label, title: label }), make("dd", {}, bar), make("dd", { textContent: value === null ? "–" : chart.show(value) })];
   }));
 };

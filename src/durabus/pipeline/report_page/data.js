@@ -90,9 +90,10 @@ const share = (part, all) => {
 // Three digits. With `zeros` it keeps those at the end, so that the numbers of a column look alike.
 const duration = (ms, zeros = false) => {
   if (ms === null || ms === undefined) return "–";
+  if (!ms) return "0 s";
   const [size, unit] = ms < 1 ? [1e-3, "µs"] : ms < 1e3 ? [1, "ms"] : ms < 120e3 ? [1e3, "s"] : ms < 7200e3 ? [60e3, "min"] : [3600e3, "h"];
   const value = ms / size;
-  const digits = zeros && value ? Math.max(0, 2 - Math.floor(Math.log10(value))) : 0;
+  const digits = zeros ? Math.max(0, 2 - Math.floor(Math.log10(value))) : 0;
   return `${Number(value.toPrecision(3)).toLocaleString("en-US", { minimumFractionDigits: digits })} ${unit}`;
 };
 
