@@ -19,13 +19,16 @@ from durabus.pipeline.report import _slo_table, report
 from durabus.pipeline.report_data import (
     COUNTERS,
     OTHERS,
+    SHORT_ENTRIES,
+    SHORT_MINUTES,
     SHOWN,
     Activity,
     percentiles,
+    period_for,
     read_activity,
+    report_periods,
 )
 from durabus.pipeline.report_html import Quantity, badge, html_page, html_table, in_words, sentence, shown
-from durabus.pipeline.report_periods import SHORT_ENTRIES, SHORT_MINUTES, period_for, report_periods
 from durabus.pipeline.schema import ACTIVITY, EVENT_LOG, HISTOGRAMS
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

@@ -56,9 +56,9 @@ def _planned(projection: Projection, inputs: InputTables) -> PlannedProjection:
 
 _LETTER, _HEIGHT, _GAP, _BETWEEN, _EDGE = 8.0, 34, 16, 90, 20
 """Width of a letter, height of a box, distances between boxes and between columns, and the margin, in pixels."""
-Slot = tuple[str, int]
+GraphSlot = tuple[str, int]
 """What stands in a column: a table, or the line from a table of an earlier column to one of a later column."""
-Place = tuple[float, float, float]
+GraphPlace = tuple[float, float, float]
 """The left edge, the middle and the width of a slot."""
 _STYLE = """
 svg { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: #ffffff; }
@@ -105,15 +105,15 @@ def draw(tables: Mapping[str, Sequence[str]]) -> str:
     return "\n".join([begin, f"<style>{_STYLE}\n</style>", *lines, *boxes, "</svg>\n"])
 
 
-def _slots(tables: Mapping[str, Sequence[str]], columns: Mapping[str, int]) -> list[list[Slot]]:
+def _slots(tables: Mapping[str, Sequence[str]], columns: Mapping[str, int]) -> list[list[GraphSlot]]:
     """Return what stands in each column. A line that passes a column has a slot there, so no box hides it."""
-    made: list[list[Slot]] = []
+    made: list[list[GraphSlot]] = []
     for column in range(1 + max(columns.values())):
         passing = {one for name, sources in tables.items() for one in sources if columns[one] < column < columns[name]}
         names = [name for name in tables if columns[name] == column or name in passing]
         rows = {} if not made else {slot: row for row, slot in enumerate(made[-1])}
 
-        def height(name: str, column: int = column, rows: dict[Slot, int] = rows) -> float:
+        def height(name: str, column: int = column, rows: dict[GraphSlot, int] = rows) -> float:
             before = [name] if columns[name] < column else tables[name]
             found = [rows[one, column - 1] for one in before]
             return sum(found) / len(found) if found else len(rows)
@@ -122,9 +122,11 @@ def _slots(tables: Mapping[str, Sequence[str]], columns: Mapping[str, int]) -> l
     return made
 
 
-def _places(slots: Sequence[Sequence[Slot]], columns: Mapping[str, int]) -> tuple[dict[Slot, Place], float, float]:
+def _places(
+    slots: Sequence[Sequence[GraphSlot]], columns: Mapping[str, int]
+) -> tuple[dict[GraphSlot, GraphPlace], float, float]:
     """Return the place of each slot, and the width and height of the whole drawing."""
-    places: dict[Slot, Place] = {}
+    places: dict[GraphSlot, GraphPlace] = {}
     left, lowest = float(_EDGE), 0.0
     for number, column in enumerate(slots):
         width = 24 + _LETTER * max(len(name) for name, _ in column if columns[name] == number)
@@ -137,7 +139,7 @@ def _places(slots: Sequence[Sequence[Slot]], columns: Mapping[str, int]) -> tupl
     return places, left - _BETWEEN + _EDGE, lowest - _GAP + _EDGE
 
 
-def _line(source: str, target: str, columns: Mapping[str, int], places: Mapping[Slot, Place]) -> str:
+def _line(source: str, target: str, columns: Mapping[str, int], places: Mapping[GraphSlot, GraphPlace]) -> str:
     x, y, width = places[source, columns[source]]
     path, bend = [f"M{x + width:.1f} {y:.1f}"], _BETWEEN / 2
     for column in range(columns[source] + 1, columns[target] + 1):
