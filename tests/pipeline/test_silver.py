@@ -13,6 +13,7 @@ from durabus.model.statuses import TERMINAL
 from durabus.pipeline.activity import activity, parents_of
 from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
+from durabus.pipeline.gaps import archive_name, save_verified
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import COUNTERS, EVENT_LOG, EVENTS
 from durabus.pipeline.silver import attempts, events
@@ -182,10 +183,12 @@ async def test_incremental_is_rebuilt(
 async def test_tables_of_an_older_durabus_get_the_columns_they_lack(
     lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
+    """The older durabus has archived and verified one event. So the store knows the lake."""
     await history.completed()
     log = lake.spark.read.format("durabus").option("url", session.url).load()
     lake.append(event_log(log, 0).drop("results"), EVENT_LOG)
     lake.append(events(event_log(log, 0)).drop("replay_of"), EVENTS)
+    await save_verified(store, archive_name(lake), await store.log_head())
     await history.completed()
     Archive(lake, session).run()
     assert update_silver(lake, EVENTS.name) == lake.read(EVENT_LOG.name).count() == 6

@@ -29,6 +29,7 @@ from durabus.pipeline.schema import COLUMNS
 Digest = dict[str, tuple[int, int]]
 
 PROJECTIONS = [hourly_counters(), latest_state("order"), journeys("order")]
+ANALYTICS = {"gold.activity", "gold.stale_workers"}
 IDS = [str(uuid4()) for _ in range(12)]
 PLAIN = [name for name in COLUMNS if name not in ("position", "id", "event_id", "fence") and not name.endswith("at")]
 ENTRIES = 28
@@ -44,7 +45,8 @@ async def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
     lake = derived(spark, url, folder / "lake")
     found = digest(lake)
     assert sorted(found) == sorted(set(lake.tables()) - {"bronze.quarantine", "ops.runs"})
-    assert len(found) == 1 + 2 + len(PROJECTIONS) + 8
+    assert len(found) == 1 + 2 + len(PROJECTIONS) + len(ANALYTICS)
+    assert found.keys() > ANALYTICS
     assert all(rows for rows, _ in found.values())
     return found
 
