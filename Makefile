@@ -67,7 +67,7 @@ sim-mutants: install ## Plant the classic bugs of queues, and see which seed of 
 mutants: install ## Plant one change after the other in the source, and expect the test that is named for it to fail (ARGS='Redis')
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
+chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write, on two stores (ARGS='-k late')
 	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q -m long tests/pipeline/test_kill.py $(ARGS)
 
 fuzz: install ## Make up patterns, payloads and texts, then thousands of requests to the HTTP API; check every answer (ARGS=500 a route)
