@@ -184,5 +184,5 @@ def _write_stale(lake: Lake, found: DataFrame) -> None:
     rows = found.toArrow()
     known = lake.memory.get(STALE, _STALE_ROWS)
     if known is None or not rows.equals(known):
-        lake.overwrite(lake.spark.createDataFrame(rows).coalesce(1), STALE)
+        lake.overwrite(lake.spark.createDataFrame(rows, found.schema).coalesce(1), STALE)
         lake.memory.keep(STALE, _STALE_ROWS, rows)

@@ -138,7 +138,7 @@ def read_log_part(
         return reader.option("pieces", pieces).load()
     wanted = ReadRequest({"payloads": str(payloads)})
     found = [row for _, (_, rows) in read_pages(log, after, ends, wanted) for row in rows]
-    page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]))
+    page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]), SPARK)
     return page.coalesce(1)  # one small file instead of several
 
 
