@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -12,6 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertSchemaEqual
 from tests.pipeline.history import History, history_in
 from tests.pipeline.random_history import RandomHistory
+from tests.pipeline.recomputed.files import Files
+from tests.pipeline.recomputed.lake import check_lake
 
 from durabus import Action, LogEntry
 from durabus.model.query import Counts
@@ -69,8 +72,13 @@ def test_a_table_that_grew_in_random_steps_is_the_table_of_the_whole_log(past: P
         assert content(table) == content(whole)
 
 
-async def test_gold_grows_run_by_run_as_if_computed_at_once(
-    lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
+async def test_gold_grows_run_by_run_as_if_computed_at_once(  # noqa: PLR0917  (fixtures)
+    lake: Lake,
+    session: StoreSession,
+    history: History,
+    content: Content,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """By a run that remembers the one before, by a new process, and by a run with too many entries for the driver."""
     made = RandomHistory(history, SEED)
@@ -84,6 +92,7 @@ async def test_gold_grows_run_by_run_as_if_computed_at_once(
         if turn >= 1:
             log = lake.read(EVENT_LOG.name)
             assert content(lake.read(ACTIVITY.name)) == content(activity(log, parents_of(log))), turn
+    assert ACTIVITY.name in check_lake(Files([tmp_path / "bus.db"], Path(lake.path)))
 
 
 def test_counters_are_those_of_the_log_folded_in_python(past: Past) -> None:

@@ -1,8 +1,13 @@
 """Expectations: each run counts the rows that break them, and acts on it."""
 
+from pathlib import Path
+
+import polars as pl
 import pytest
 from pyspark.sql import Column, DataFrame
 from tests.pipeline.history import History
+from tests.pipeline.recomputed.files import Files
+from tests.pipeline.recomputed.lake import check_lake
 
 from durabus.errors import ConfigurationError, PipelineError
 from durabus.pipeline.expectations import Expectation, OnBreak, newest_results
@@ -24,7 +29,7 @@ FAILS = Expectation(name="has an order", table=TABLE, rule=has_an_order, action=
 WRONG = Expectation(name="no such column", table="silver.events", rule="nonsense > 1")
 
 
-async def test_a_run_warns_sets_rows_aside_and_fails(lake: Lake, url: str, history: History) -> None:
+async def test_a_run_warns_sets_rows_aside_and_fails(lake: Lake, url: str, history: History, tmp_path: Path) -> None:
     for payload in (
         {"order": 1, "total": 5, "coupon": "X"},
         {"order": 2, "total": 7},
@@ -53,6 +58,13 @@ async def test_a_run_warns_sets_rows_aside_and_fails(lake: Lake, url: str, histo
     }
     (sample,) = results["has a coupon"].samples
     assert '"order":2' in sample
+    rules = {
+        "has a coupon": pl.col("coupon") != "",
+        "has an order": pl.col("order").is_not_null(),
+        "total is positive": pl.col("total") > 0,
+    }
+    checked = check_lake(Files([tmp_path / "bus.db"], Path(lake.path), rules=rules))
+    assert {TABLE, "silver.quarantine", "ops.expectations"} < set(checked)
 
 
 def test_a_wrong_action_and_a_quarantine_without_a_table_are_refused(lake: Lake) -> None:

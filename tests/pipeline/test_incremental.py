@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 from tests.pipeline.history import History
+from tests.pipeline.recomputed.files import Files
+from tests.pipeline.recomputed.lake import check_lake
 
 from durabus import upcast
 from durabus.pipeline.activity import activity, parents_of
@@ -34,8 +37,13 @@ def computed_anew(lake: Lake) -> dict[str, DataFrame]:
     }
 
 
-async def test_a_run_with_few_new_entries_gives_the_tables_of_the_whole_log(
-    lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_with_few_new_entries_gives_the_tables_of_the_whole_log(  # noqa: PLR0917  (fixtures)
+    lake: Lake,
+    session: StoreSession,
+    history: History,
+    content: Content,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """The new entries are of new events, of a dead letter that is requeued, and of a claim that has lost its lease.
 
@@ -67,6 +75,9 @@ async def test_a_run_with_few_new_entries_gives_the_tables_of_the_whole_log(
     assert ended >= {"mail 1", "mail 2", "mail 50"}
     grown = lake.read("silver.mail_requested").orderBy("order").collect()
     assert [row["order"] for row in grown] == ["mail 1", "mail 2", "mail 50", "mail 51"]
+    upcast_here = {"mail.requested": lambda payload: {"order": f"mail {payload['order']}"}}
+    checked = check_lake(Files([tmp_path / "bus.db"], Path(lake.path), newest=upcast_here))
+    assert {"silver.mail_requested", *(one.table for one in SHIPPED)} < set(checked)
     rebuild(lake, "silver.mail_requested", TYPED)
     assert lake.read("silver.mail_requested").orderBy("order").collect() == grown
 

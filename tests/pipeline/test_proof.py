@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.pipeline.history import History
+from tests.pipeline.recomputed.files import Files, copy_of
+from tests.pipeline.recomputed.lake import check_lake
 
 from durabus import EventStore
 from durabus.cli.main import main
@@ -27,8 +29,9 @@ def states(proof: Proof) -> list[tuple[int, int, str]]:
 
 
 async def test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart(
-    lake: Lake, session: StoreSession, store: EventStore, history: History
+    lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
+    database = tmp_path / "bus.db"
     for _ in range(2):
         await history.completed()
     Pipeline(lake, session.url).run(PipelinePart.ARCHIVE)
@@ -36,8 +39,10 @@ async def test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart(
     assert states(first.proof) == [(4, 4, "equal"), (2, 2, "equal")]
     assert all(one.hash == one.store_hash for one in first.proof.segments)
 
+    before = copy_of(database, "before.db")
     await trim(store)
     await history.completed()
+    unread = copy_of(database, "unread.db")
     # An older session may not know yet how far the clock of the test has moved.
     with StoreSession(session.url) as new_session:
         trim_unread(lake, new_session, older_than=0.0)
@@ -51,6 +56,8 @@ async def test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart(
     assert [gap.missing for gap in second.proof.gaps] == [3]
     assert (second.number, second.previous) == (1, first.hash)
     assert read_chain(lake) == [first, second]
+    checked = check_lake(Files([before, unread, database], Path(lake.path)))
+    assert {"bronze.event_log", "ops.gaps", "ops.proofs"} < set(checked)
 
 
 async def test_an_entry_that_differs_or_is_missing_is_found(

@@ -1,11 +1,14 @@
 """SLOs: what counts as good, how fast the budget is used up, and what is refused."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import History
+from tests.pipeline.recomputed.files import Files
+from tests.pipeline.recomputed.lake import check_lake
 
 from durabus.errors import ConfigurationError
 from durabus.pipeline.lake import Lake
@@ -56,7 +59,9 @@ def test_without_events_nothing_burns(spark: SparkSession) -> None:
     assert found[-1]["budget_left"] == 1.0
 
 
-async def test_a_run_writes_how_declared_slos_stand(lake: Lake, session: StoreSession, history: History) -> None:
+async def test_a_run_writes_how_declared_slos_stand(
+    lake: Lake, session: StoreSession, history: History, tmp_path: Path
+) -> None:
     """One of the seven events still waits, and two are dead. The clock of the store is far ahead of the host's."""
     await history.varied()
     Pipeline(
@@ -68,6 +73,7 @@ async def test_a_run_writes_how_declared_slos_stand(lake: Lake, session: StoreSe
     assert counts[0] == 4
     assert set(whole) == {"well", "mail"}
     assert all(row["within_ms"] is None for row in whole.values())
+    assert "gold.slos" in check_lake(Files([tmp_path / "bus.db"], Path(lake.path)))
 
 
 @pytest.mark.parametrize(
