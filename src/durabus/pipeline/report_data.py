@@ -156,13 +156,13 @@ def report_periods(lake: Lake, first: int, last: int, *, archived: int) -> Repor
 
 
 def period_for(seconds: int, *, finest: str) -> tuple[str, int]:
-    """Return unit and length of the shortest period of which so many seconds have at most ``MAX_POINTS``."""
+    """Return unit and length of the shortest period that divides ``seconds`` into at most ``MAX_POINTS`` periods."""
     known = [(unit, number) for unit in UNITS if UNITS[unit] >= UNITS[finest] for number in LENGTHS[unit]]
     return next((one for one in known if seconds <= UNITS[one[0]] * one[1] * MAX_POINTS), known[-1])
 
 
 def _seconds(lake: Lake, number: int) -> DataFrame:
-    """Return rows as in ``gold.activity``, of the same entries, in periods of so many seconds."""
+    """Compute rows as in ``gold.activity`` from the same entries of bronze, in periods of ``number`` seconds."""
     seen = lake.value(ACTIVITY.name, "max(last_seq)")
     log = lake.read(EVENT_LOG.name).where(F.col("seq") <= seen)
     parents = parents_of(log.where(F.col("action") == Action.PUBLISHED.value))

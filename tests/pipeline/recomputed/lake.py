@@ -25,7 +25,7 @@ OF_ENTITY = {"latest": gold.check_latest, "journeys": gold.check_journeys}
 
 
 def check_lake(files: Files) -> list[str]:
-    """Compute every table of the lake once more. Returns their names. A table that nobody can compute is an error."""
+    """Compute every table of the lake once more, and return their names. It raises for a table without a check."""
     tables = files.tables()
     for table in tables:
         of_entity = re.fullmatch(r"gold\.(latest|journeys)_(\w+)_v1", table)
