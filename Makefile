@@ -23,7 +23,7 @@ RAM_DISK := $(if $(RAM_DISK),$(shell df -Pk $(RAM_DISK) | awk 'END { if ($$4 > 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check check-types check-style test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,9 +31,15 @@ help: ## List the targets
 install: $(VENV)/.installed ## Create .venv with the locked dependencies and durabus itself (PYTHON=python3.13)
 
 check: install ## Lint, format, types, import contracts
+	@$(MAKE) --no-print-directory -j 2 check-types check-style
+
+# mypy takes as long as all the others together.
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo --no-cache
 

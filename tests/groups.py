@@ -14,7 +14,7 @@ LONGEST_FIRST = (
 )
 """Words of paths. The longest groups begin first, so that no process works alone at the end."""
 TOGETHER = {"pipeline": "a Spark session", "kafka": "one Kafka broker"}
-SECOND_SESSION = "test_j"
+SECOND_SESSION = "test_pr"
 """Files about the pipeline whose names come after this share a second Spark session. Both halves take about as long.
 With one session, its process would still work when all others have ended."""
 

@@ -89,9 +89,9 @@ async def test_gold_grows_run_by_run_as_if_computed_at_once(  # noqa: PLR0917  (
         if turn == 3:
             monkeypatch.setattr("durabus.pipeline.news.FEW_ENTRIES", 1)
         Pipeline(lake, session.url).run()
-        if turn >= 1:
-            log = lake.read(EVENT_LOG.name)
-            assert content(lake.read(ACTIVITY.name)) == content(activity(log, parents_of(log))), turn
+    # No run reads the log before its own entries, so what an earlier run did wrong is still in the table.
+    log = lake.read(EVENT_LOG.name)
+    assert content(lake.read(ACTIVITY.name)) == content(activity(log, parents_of(log)))
     assert ACTIVITY.name in check_lake(Files([tmp_path / "bus.db"], Path(lake.path)))
 
 

@@ -79,6 +79,7 @@ MODES = {
     "statuses": "full",
     "top": "full",
 }
+ONLY_PLANNED = {"per_worker", "statuses", "top"}
 
 
 async def act(history: History, chance: random.Random) -> None:
@@ -105,6 +106,9 @@ async def kept_equals_rebuilt(  # noqa: PLR0917  (fixtures)
 ) -> None:
     chance = random.Random(seed)
     projections = projections_of(rates)
+    # Three more have no mode but a rebuild. ``charged`` shows how that runs, so these are only planned.
+    planned = projections
+    projections = [one for one in planned if one.name not in ONLY_PLANNED]
     rated = lake.spark.createDataFrame([(0, 1.0), (1, 2.0)], "odd INT, rate DOUBLE")
     rated.write.format("delta").save(str(rates))
     await history.completed("order.placed", {"order": 1, "total": 3})
@@ -112,7 +116,7 @@ async def kept_equals_rebuilt(  # noqa: PLR0917  (fixtures)
     pipeline = Pipeline(lake, session.url, [*projections, TYPED])
     pipeline.run()
     versions = {one.name: lake.version(one.table) for one in projections}
-    for _ in range(3):
+    for _ in range(2):
         for _ in range(chance.randrange(1, 9)):
             await act(history, chance)
         if chance.random() < 0.5:
@@ -122,7 +126,7 @@ async def kept_equals_rebuilt(  # noqa: PLR0917  (fixtures)
         else:
             pipeline.run()
     pipeline.run()
-    found = plan(lake, [*projections, TYPED])
+    found = plan(lake, [*planned, TYPED])
     assert {one.projection: one.mode for one in found} == MODES, [(one.projection, one.why) for one in found]
     inputs = InputTables(lake, projections, [TYPED])
     for one in projections:
