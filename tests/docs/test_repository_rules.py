@@ -141,9 +141,6 @@ CLOCK_READINGS = {
 }
 CLOCK_REASON = re.compile(r"#\s*clock:\s*\S")
 
-NAMELESS_ACTOR = re.compile(r"\b(?:somebody|whoever|nobody|anybody|is\s+told|lately)\b", re.IGNORECASE)
-QUOTED = re.compile(r"`[^`]*`")  # names of code and texts for users keep their own words
-
 SHOWING = ["cli", "http/dashboard", "http/metrics.py"]
 """What shows a store to people and monitors. It reads through durabus.views, so that all of it shows the same."""
 STORE_WRITES = {
@@ -245,18 +242,6 @@ def clock_readings(source: str) -> Iterator[tuple[int, str]]:
         name = dotted_name(node, imports)
         if name in CLOCK_READINGS and not CLOCK_REASON.search(lines[node.lineno - 1]):
             yield node.lineno, name
-
-
-def names_and_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each test name and of each docstring, also those of attributes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.lineno, node.name.replace("_", " ")
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else []:
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield statement.lineno, text
 
 
 @pytest.mark.parametrize(
