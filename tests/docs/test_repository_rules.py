@@ -15,6 +15,8 @@ PACKAGE = ROOT / "src" / "durabus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FILE_LIMIT = 450
+PYTHON_LINES_LIMIT = 72_500
+"""The source had 70,676 lines on 2026-11-18. To raise the limit is a decision, made with the feature that needs it."""
 LATER_FEATURES = {
     "durabus/bus/ends.py",
     "durabus/bus/requests.py",
@@ -365,6 +367,11 @@ def test_the_source_has_few_enough_files_to_know_them() -> None:
     files = (path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     count = len({str(path.relative_to(ROOT / "src")) for path in files} - LATER_FEATURES)
     assert count <= FILE_LIMIT, f"src has {count} files: merge some (at most {FILE_LIMIT})"
+
+
+def test_the_source_has_few_enough_lines_to_read_them() -> None:
+    lines = sum(len(path.read_bytes().splitlines()) for path in (ROOT / "src").rglob("*.py"))
+    assert lines <= PYTHON_LINES_LIMIT, f"src has {lines} lines of Python: remove some (at most {PYTHON_LINES_LIMIT})"
 
 
 def classes_and_aliases(tree: ast.Module) -> set[str]:
