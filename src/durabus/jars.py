@@ -44,12 +44,12 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coordinates(self) -> str:
-        """As Maven and Spark write them."""
+        """The coordinates, in the notation of Maven and Spark."""
         return f"{self.group}:{self.artifact}:{self.version}"
 
     @property
     def file_name(self) -> str:
-        """As Maven names the file."""
+        """The name that Maven gives the file."""
         return f"{self.artifact}-{self.version}.jar"
 
 

@@ -273,7 +273,7 @@ async def test_no_label_of_time_repeats_at_any_zoom(
     await context.close()
 
 
-async def test_a_short_log_is_told_in_seconds(browser: Browser, tmp_path: Path) -> None:
+async def test_the_axis_of_a_short_log_shows_seconds(browser: Browser, tmp_path: Path) -> None:
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
     page = await context.new_page()
     await page.goto(made(tmp_path, activity(period="second", seconds=1)).as_uri())

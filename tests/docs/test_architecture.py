@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ NAMED = re.compile(r"\[[^\]]+\]\(\.\./(?P<file>src/[\w./]+)\)(?P<names>(?:,? `[\
 """A link to a file of the source, and the names that are said to be in it."""
 HOP = re.compile(r"^(\d+)\. \[(?P<shown>[\w./]+)\]\(\.\./src/durabus/(?P<file>[\w./]+)\) `[\w.]+` ", flags=re.MULTILINE)
 IMPORT = re.compile(r"^ *(?:from|import) durabus\.(\w+)", flags=re.MULTILINE)
+IMPORT_FROM = re.compile(r"^ *from (durabus[\w.]*) import (?:\(([^)]*)\)|(.*))", flags=re.MULTILINE)
+PLAIN_IMPORT = re.compile(r"^ *import (durabus[\w.]*)", flags=re.MULTILINE)
 ENTRY = re.compile(
     r"^- \*\*(?P<word>[^*]+)\*\*(?P<kind> \(the noun\))?: (?P<meaning>.+(?:\n  .+)*)", flags=re.MULTILINE
 )
@@ -42,6 +45,28 @@ def imports() -> dict[str, set[str]]:
         if package in found:
             found[package] |= set(IMPORT.findall(module.read_text(encoding="utf-8"))) - {package}
     return found
+
+
+def imported_modules(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which of these modules each module imports, also inside functions. To parse all of them would take seconds."""
+    found: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        wanted = set(PLAIN_IMPORT.findall(source))
+        for home, several, one in IMPORT_FROM.findall(source):
+            full = [f"{home}.{imported}" for imported in re.findall(r"(?<!as )\b(?!as\b)\w+", several or one)]
+            wanted |= {module if module in sources else home for module in full}
+        found[name] = wanted & sources.keys() - {name}
+    return found
+
+
+def cycle_in(sources: dict[str, str]) -> list[str]:
+    """The modules of one cycle of imports, or none."""
+    try:
+        TopologicalSorter(imported_modules(sources)).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle[::-1]  # each imports the next
+    return []
 
 
 def package_diagram() -> str:
@@ -106,6 +131,23 @@ def test_every_file_and_every_name_in_it_exists(page: Path) -> None:
 def test_the_diagram_of_packages_shows_their_imports() -> None:
     diagram = package_diagram()
     assert between_marks(MAP.read_text("utf-8")) == diagram, f"put this between the marks:\n{diagram}"
+
+
+def test_a_cycle_of_imports_is_recognised() -> None:
+    late = {
+        "durabus.a": "from durabus.b import (\n    C,\n)",
+        "durabus.b": "def f():\n    from durabus import c as d",
+        "durabus.c": "import durabus.a",
+    }
+    assert len(cycle_in({"durabus": "from durabus.b import f", **late})) == 4
+    assert cycle_in({"durabus": "from durabus.b import f", **late, "durabus.c": "import os"}) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    names = {module: ".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts) for module in MODULES}
+    sources = {name.removesuffix(".__init__"): module.read_text("utf-8") for module, name in names.items()}
+    cycle = cycle_in(sources)
+    assert not cycle, "move what both need to a module below them: " + " -> ".join(cycle)
 
 
 def test_every_package_has_its_row_in_the_order_of_the_layers() -> None:

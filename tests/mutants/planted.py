@@ -8,7 +8,17 @@ from tests.mutants.lifecycle import LIFECYCLE
 from tests.mutants.lua import LUA
 from tests.mutants.mutant import Mutant
 from tests.mutants.postgresql import POSTGRESQL
+from tests.mutants.replicated_log import REPLICATED_LOG
 from tests.mutants.sqlite import SQLITE
 from tests.mutants.surface import SURFACE
 
-MUTANTS: tuple[Mutant, ...] = (*DEFAULTS, *LIFECYCLE, *SQLITE, *POSTGRESQL, *LUA, *SURFACE, *ANSWERS)
+MUTANTS: tuple[Mutant, ...] = (
+    *DEFAULTS,
+    *LIFECYCLE,
+    *SQLITE,
+    *POSTGRESQL,
+    *LUA,
+    *REPLICATED_LOG,
+    *SURFACE,
+    *ANSWERS,
+)

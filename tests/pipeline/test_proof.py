@@ -28,7 +28,7 @@ def states(proof: Proof) -> list[tuple[int, int, str]]:
     return [(one.rows, one.in_store, one.state) for one in proof.segments]
 
 
-async def test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart(
+async def test_the_proof_separates_equal_trimmed_unread_and_not_yet_archived_segments(
     lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     database = tmp_path / "bus.db"

@@ -128,7 +128,8 @@ async def test_nothing_on_the_road_of_an_event_is_compiled_or_walks_another_inde
                 await do_all_that_an_event_needs(patient)
                 await do_all_that_an_event_needs(fresh)
             await fresh.close()
-            found += [f"{stage}: {one}" for one in complaints(kept + made)]
+            for name, plans in (("kept plans", kept), ("new plans", made)):
+                found += [f"{stage}, {name}: {one}" for one in complaints(plans)]
             for _ in range(UNTIL_PLANS_ARE_KEPT):
                 await do_all_that_an_event_needs(patient)
     await patient.close()

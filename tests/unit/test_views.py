@@ -111,7 +111,7 @@ async def test_a_search_says_why_an_event_completed_without_work(store: EventSto
     assert (older.reasons, older.next_before_id) == ({done.id: None}, None)
 
 
-async def test_the_log_is_followed_page_by_page_until_it_is_told_to_stop(
+async def test_the_log_is_followed_page_by_page_until_the_caller_stops_it(
     store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_views, "LOG_PAGE", 2)

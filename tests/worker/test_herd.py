@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 WORKERS = 50
 EVENTS = 5
 LONGEST_STAGGER = 2.0
-"""Eight times as long as it is: turns are milliseconds, and a busy machine stands still for longer."""
+"""Eight times the default: a busy machine can pause for longer than the milliseconds between two workers' turns."""
 STORES = {"memory": 1, "sqlite": 5, "postgresql": 5, "redis": 5}
 """How many stores the workers share. Each store gets the hints of its server or file by itself."""
 

@@ -162,7 +162,7 @@ class EndWatch:
         self._waits: dict[Handle, tuple[int, float]] = {}
         """The awaited handles: how many callers wait for each, and since when."""
         self._unaddressed: set[Handle] = set()
-        """Those whose events do not carry the address of this node."""
+        """The awaited handles of events that do not carry the address of this node."""
         self._waits_for_all = 0
         self._pause = 0.0
         self._hurry: asyncio.Future[None] | None = None
@@ -171,7 +171,7 @@ class EndWatch:
         self._closed = False
 
     def begin_wait(self, handle: Handle) -> None:
-        """Until ``end_wait``, the end of the event is learned soon, wherever it happens."""
+        """Watch for the end of the event on every node, until ``end_wait`` is called."""
         callers, since = self._waits.get(handle) or (0, monotonic())
         self._waits[handle] = callers + 1, since
         if not callers:
@@ -195,7 +195,7 @@ class EndWatch:
 
     @contextmanager
     def waiting_for_all(self) -> Iterator[None]:
-        """Inside this block, the ends of all events of the bus are learned soon."""
+        """Watch for the ends of all events of the bus on every node, inside this block."""
         self._waits_for_all += 1
         self._look_sooner()
         self._watch_soon()

@@ -24,7 +24,7 @@ class AwaitedEnds(Protocol):
     """Learns the ends of events that callers wait for."""
 
     def begin_wait(self, handle: Handle, /) -> None:
-        """Until ``end_wait``, the end of the event is learned soon, wherever it happens."""
+        """Watch for the end of the event on every node, until ``end_wait`` is called."""
         ...
 
     def end_wait(self, handle: Handle, /) -> None:

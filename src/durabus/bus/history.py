@@ -65,7 +65,7 @@ class HistoryLimit:
         self._trim_if_due()
 
     def give_up(self) -> None:
-        """Trim nothing more: the store does not answer."""
+        """Trim nothing more: the store does not reply."""
         if self._trimming is not None:
             self._trimming.cancel()
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 GOODBYE = 2.0
 """Seconds that a shutdown waits for each call of the store that notes it."""
 AWAY_CLOSE = 0.5
-"""Seconds that a shutdown waits for the close of a store whose server does not answer."""
+"""Seconds that a shutdown waits for the close of a store whose server does not reply."""
 
 
 class Shutdown:
@@ -74,7 +74,7 @@ class Shutdown:
         self._history.give_up()
 
     async def close_store(self) -> None:
-        """Close the store. If its server does not answer, the close continues in the background."""
+        """Close the store. If its server does not reply, the close continues in the background."""
         self._closing = asyncio.ensure_future(self._store.close())
         await asyncio.wait({self._closing}, timeout=AWAY_CLOSE if self.store_is_away else None)
         if self._closing.done():
@@ -85,7 +85,7 @@ class Shutdown:
     async def _in_time(
         self, call: Coroutine[Any, Any, T], what_is_missing: str, *, within: float = GOODBYE
     ) -> T | None:
-        """Return the answer to a call. An idle bus learns here, with its first call, that its store is away."""
+        """Return the reply to a call. An idle bus learns here, with its first call, that its store is away."""
         try:
             return await in_time(call, within)
         except TimeoutError:

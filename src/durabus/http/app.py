@@ -148,7 +148,7 @@ def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
 
 @cache
 def _described() -> Litestar:
-    """The same routes, used only to make the OpenAPI document."""
+    """An app with the routes of the server, used only to make the OpenAPI document."""
     return Litestar(ROUTES, openapi_config=CONFIG, logging_config=None)
 
 

@@ -62,7 +62,7 @@ class Closable:
         return self._close_one_of_more_than(0)
 
     def close_one_for(self, newcomer: Hashable) -> bool:
-        """The same, but only if that peer has more connections than the newcomer's peer will have.
+        """Do what ``close_one`` does, but only if its peer has more connections than the newcomer's peer will have.
 
         So two peers with equal numbers do not close each other's connections.
         """

@@ -19,7 +19,8 @@ logger = logging.getLogger("durabus.maintenance")
 EVERY = 10.0
 """Seconds between two passes, unless a server's settings say otherwise."""
 PARTITIONS_EVERY = 1800.0
-"""Half the time after which a call of a PostgreSQL store makes the partitions itself, so that no call has to."""
+"""Seconds between two passes. This is half the interval after which a PostgreSQL store would make the partitions during
+a call."""
 STOP_WITHIN = 2.0
 """Seconds that ``stop`` waits for a pass that it cancelled: a store that is away may not let it end."""
 TAKEN_AT_ONCE = 1_000

@@ -74,7 +74,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     """The limit for events that have no ``max_attempts`` of their own; None means no limit."""
     event_id: str | None = None
-    """Only this event."""
+    """If given, only the event with this ``event_id`` is claimed."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

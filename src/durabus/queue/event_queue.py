@@ -46,7 +46,7 @@ class EventQueue:
         self.worker_id = worker_id or default_worker_id()
         self._claims: dict[int, Claim] = {}
         self._unanswered: list[ClaimRequest] = []
-        """Polls whose answers were lost. They may hold an event, so the next polls repeat them."""
+        """Polls whose replies were lost. They may hold an event, so the next polls repeat them."""
         self._returning: set[asyncio.Task[None]] = set()
         self._uncommitted: dict[int, float] = {}
         """Events finalized in callers' transactions, which may still roll back, and when their claims end."""
@@ -192,7 +192,7 @@ class EventQueue:
             raise
 
     async def _give_back_answer(self, asking: asyncio.Future[list[Claim]]) -> None:
-        """Put the event of a cancelled poll back. If the answer is lost, the next poll repeats the request."""
+        """Put the event of a cancelled poll back. If the reply is lost, the next poll repeats the request."""
         await asyncio.wait({asking})
         if not asking.cancelled() and asking.exception() is None:
             for claim in asking.result():

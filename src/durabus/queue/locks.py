@@ -89,7 +89,7 @@ class LockManager:
             if lock is not None:
                 if monotonic() < sent + self._lease * SAFETY:
                     return lock, sent
-                # The answer took so long that another process may have the lock by now: nothing may begin under it.
+                # The reply took so long that another process may have the lock by now: nothing may begin under it.
                 await free_lock(self._store, lock)
                 token = new_token(self._watch.incarnation)
             left = pause if wait is None else wait - (monotonic() - began)

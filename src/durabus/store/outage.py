@@ -13,7 +13,7 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 4.0
 """Longest pause in seconds between two calls: the worker notices within this time that the store is back."""
 SILENT_AFTER = 2.0
-"""Seconds without an answer after which a call counts as failed, although it may still succeed."""
+"""Seconds without a reply after which a call counts as failed, although it may still succeed."""
 SELDOM = 10.0
 """Seconds from the first to the second line of a driver or a service: the worker reports the same outage sooner."""
 LATE = 30.0
@@ -21,10 +21,10 @@ LATE = 30.0
 
 
 class Outage:
-    """Lasts from the first failed call to the next answer. The longer it lasts, the rarer are calls and log lines.
+    """Lasts from the first failed call to the next reply. The longer it lasts, the rarer are calls and log lines.
 
     It measures time and not failures, so all callers of one store share one outage. It ends when every caller whose
-    call failed has got an answer.
+    call failed has got a reply.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Outage:
         self._first_line = first_line
         self._second_line = second_line
         self.since: float | None = None
-        """When the first call failed; None while the store answers."""
+        """When the first call failed; None while the store replies."""
         self._next_line = 0.0
         self._answered_at = float("-inf")
         self._unanswered: set[str] = set()
@@ -82,7 +82,7 @@ class Outage:
         return min(max(lasted, FIRST_PAUSE), LONGEST_PAUSE)
 
     def answered(self, asked: str = "") -> None:
-        """Note an answer of the store. If no other caller still waits for one, log that the outage is over."""
+        """Note a reply of the store. If no other caller still waits for one, log that the outage is over."""
         self._answered_at = self._now()
         self._unanswered.discard(asked)
         if self.since is not None and not self._unanswered:
@@ -93,7 +93,7 @@ class Outage:
 
     @contextmanager
     def noticing_silence(self) -> Iterator[None]:
-        """Note a failure while the call inside the block gets no answer, unless the store answers other calls.
+        """Note a failure while the call inside the block gets no reply, unless the store replies to other calls.
 
         A store may wait half a minute for its server before a call raises an error. The log must say so sooner.
         """

@@ -74,7 +74,7 @@ class FoundEvents(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event]
     next_before_id: int | None
     reasons: dict[int, str | None]
-    """By the id of the event: why it completed without work, such as "no handler", or was cancelled."""
+    """Maps the event id to the reason why the event completed without work, such as "no handler", or was cancelled."""
     at_ts: float
 
 

@@ -40,7 +40,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     log_entries: int
     handlers: dict[str, list[HandlerInfo]]
-    """By the name of the bus, at most ``BUSES_SHOWN`` buses."""
+    """The handlers of each bus, by its name; at most ``BUSES_SHOWN`` buses."""
     more_buses: bool
 
 

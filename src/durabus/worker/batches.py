@@ -62,7 +62,7 @@ class Member:
         self._progress.yield_slot()
 
     def take_slot(self) -> None:
-        """Count as running again."""
+        """Note that the event runs again and uses its slot."""
         if self._yielded:
             self._yielded = False
             self._progress.resume()
@@ -281,7 +281,7 @@ class Batches:
     def __init__(self, threads: HandlerThreads) -> None:
         self._threads = threads
         self._batchers: dict[Handler, Batcher] = {}
-        """Those of handlers with events that wait or run."""
+        """The batches of handlers that have waiting or running events."""
         self._hurries = False
 
     async def execute(

@@ -23,7 +23,7 @@ CLAIMED_AGAIN = "its lease ended and this worker claimed it again"
 
 
 class ClaimTable:
-    """The claims of one worker, from the answer of the store to their settlement."""
+    """The claims of one worker, from the reply of the store to their settlement."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ClaimTable:
         return claimed
 
     def came_late(self, deadline: float, claims: int) -> bool:
-        """Whether the answer of the store took so long that no handler may begin."""
+        """Whether the reply of the store took so long that no handler may begin."""
         return came_late(deadline - monotonic(), self._lease, claims, self._bus)
 
     def put_back(self, claimed: ClaimedEvent, reason: str | None = None) -> None:

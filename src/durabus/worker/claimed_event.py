@@ -49,7 +49,7 @@ class ClaimedEvent(HeldClaim):
         self.children: list[Child] | None = None
         """The events that its handlers emitted."""
         self.owed: Sequence[Child] = ()
-        """Those of them that its settlement carries."""
+        """The children that the settlement stores."""
         self.locks: tuple[EventLock, ...] = ()
         """The locks it runs under: its own in a serial mode, and those of the events whose handlers wait for it."""
         self.child_turn: asyncio.Lock | None = None

@@ -23,7 +23,7 @@ FinishedEvent = tuple[ClaimedEvent, Settlement]
 
 
 class SentClaim(NamedTuple):
-    """A claim request, and when it was first sent. If the answer is lost it may hold events, so it is sent again."""
+    """A claim request, and when it was first sent. If the reply is lost it may hold events, so it is sent again."""
 
     request: ClaimRequest
     sent: float
@@ -91,14 +91,14 @@ class Completer:
         return any(done is claimed for call in self._calls for done, _ in call.batch)
 
     def begin(self, limit: int) -> StoreCall:
-        """Move waiting settlements into a call. The caller ends it with ``end`` once it has used the answer."""
+        """Move waiting settlements into a call. The caller ends it with ``end`` once it has used the reply."""
         call = StoreCall(self.waiting[: self._at_once], limit)
         self.waiting = self.waiting[self._at_once :]
         self._calls.append(call)
         return call
 
     def end(self, call: StoreCall) -> None:
-        """The caller has used the answer, or the call failed and its settlements wait again."""
+        """The caller has used the reply, or the call failed and its settlements wait again."""
         self._calls.remove(call)
         self._wake()
 

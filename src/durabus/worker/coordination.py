@@ -190,7 +190,7 @@ class AwaitedHandlers:
         self.id = id_
         self.awaited = awaited
         self.mine = mine
-        """Those of them that this node has, too."""
+        """The awaited handlers that this node has as well."""
         self.first = first
         self.results: tuple[HandlerResult, ...] = ()
         self.done: asyncio.Future[tuple[HandlerResult, ...]] = asyncio.get_running_loop().create_future()
@@ -217,12 +217,12 @@ class Coordinator:
         self._want = want
         self._wanted: Counter[str] = Counter()
         self._waiting: dict[AwaitedHandlers, None] = {}
-        """In the order in which they came: a set of objects has another order in every run."""
+        """Kept in arrival order. A set would iterate in a different order in every run."""
         self._news = asyncio.Event()
         self._pause = LOOK_SOON
         self._clock: tuple[float, float] | None = None
         self.task: asyncio.Task[None] | None = None
-        """It reads results as long as an event waits for them."""
+        """The task that reads results while an event waits for them."""
 
     def hint(self) -> None:
         """Read the results soon: a handler may have ended."""

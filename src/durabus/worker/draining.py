@@ -17,7 +17,8 @@ DRAIN_STEP = 0.1
 AWAY_PATIENCE = 1.5
 """Seconds that a shutdown waits for a store that is away."""
 ANSWER_PATIENCE = 2.0
-"""The same while a settlement is under way and the store has not failed: a lost one makes the event run again."""
+"""Seconds that a shutdown waits while a settlement is under way and the store has not failed. If the settlement is
+lost, the event runs again."""
 
 
 class Drained(Enum):
@@ -28,7 +29,7 @@ class Drained(Enum):
     HANDLERS_RUN = auto()
     """Some events are left, and the store can take them back."""
     STORE_IS_AWAY = auto()
-    """Some events are left, and the store fails or does not answer."""
+    """Some events are left, and the store fails or does not reply."""
 
 
 async def drain(
@@ -39,7 +40,7 @@ async def drain(
 ) -> Drained:
     """Wait until the worker has settled all that it holds, at most ``timeout`` seconds.
 
-    It does not wait long for a store that is away: one that fails, or does not answer, while no handler runs.
+    It does not wait long for a store that is away: one that fails, or does not reply, while no handler runs.
     """
     left, silent, held = timeout, 0.0, len(claims.by_id)
     while (await asyncio.wait(serving, timeout=min(DRAIN_STEP, left)))[1]:

@@ -75,9 +75,9 @@ class EventExecutor:
         """Events whose claims are kept while they only wait for handlers of other nodes, live or not. A set of objects
         would have another order in every run."""
         self.held_without_lock: dict[ClaimedEvent, None] = {}
-        """The same in a serial mode, where no slot runs them."""
+        """Events held in a serial mode, where no slot runs them."""
         self.draining = False
-        """No further event may be held."""
+        """Whether the worker stops, so that it holds no further event."""
 
     @contextmanager
     def holding(self, claimed: ClaimedEvent) -> Iterator[None]:

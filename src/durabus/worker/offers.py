@@ -46,7 +46,7 @@ MOST_IDS = 1_000
 GRACE = 2.0
 """Seconds that a shutdown waits for cancelled handlers, and for the store to settle them."""
 AWAY_GRACE = 0.5
-"""The same for a store that has not answered the shutdown before."""
+"""Seconds that a shutdown waits for a store that has not replied to it before."""
 
 
 LAST_LEASE = "no attempt is left: the last one ended when the lease of its worker expired"
@@ -185,7 +185,7 @@ class OfferedHandlers:
         self._looked_at = -math.inf
         self._is_curious = False
         self._unanswered: tuple[OfferRequest, float] | None = None
-        """A request whose answer is lost, and when it was first sent: it may hold handlers, so it is sent again."""
+        """A request whose reply is lost, and when it was first sent: it may hold handlers, so it is sent again."""
         self._stopping = False
         self._wanted: Counter[str] = Counter()
         self._runs: dict[OfferedRun, asyncio.Task[None]] = {}
@@ -227,7 +227,7 @@ class OfferedHandlers:
     async def stop(self, timeout: float) -> bool:  # noqa: ASYNC109  (the whole of it is bounded)
         """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds.
 
-        Returns False if the store did not answer in time.
+        Returns False if the store did not reply in time.
         """
         self._stopping, answered = True, True
         if self._serving is not None:

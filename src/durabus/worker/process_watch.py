@@ -25,9 +25,9 @@ logger = logging.getLogger("durabus.worker")
 SHOWN_WITHIN = 1.0
 """Seconds that a worker waits before its first claim: later claims are free when their leases are over."""
 STOP_TIMEOUT = 2.0
-"""Seconds that the last user waits for a store that does not answer."""
+"""Seconds that a shutdown of the last user waits for a store that does not reply."""
 AWAY_TIMEOUT = 0.5
-"""The same if it is known that the store is away."""
+"""Seconds that a shutdown of the last user waits if the store is already known to be away."""
 TAKEN_AT_ONCE = 1_000
 LONGEST_PAUSE = 10.0
 
@@ -43,7 +43,7 @@ class ProcessWatch:
     """
 
     _of_store: ClassVar[WeakValueDictionary[int, ProcessWatch]] = WeakValueDictionary()
-    """By the identity of the store object, which lives as long as its watch."""
+    """Maps the identity of a store object to its watch. The object lives as long as the watch."""
 
     def __init__(self, store: EventStore, *, active: bool = True) -> None:
         self._store = store
@@ -97,7 +97,7 @@ class ProcessWatch:
     async def leave(self, holds: HoldsClaims, *, tell: bool = True) -> bool:
         """Remove a user. The last one ends the watch; with ``tell``, it withdraws the presence of this process.
 
-        Returns False if the store did not answer in time: it is away, and nothing should wait for it again.
+        Returns False if the store did not reply in time: it is away, and nothing should wait for it again.
         """
         ended = self.drop(holds, tell=tell)
         if ended is None:
@@ -109,7 +109,7 @@ class ProcessWatch:
     def drop(self, holds: HoldsClaims, *, tell: bool = False) -> Future[bool] | None:
         """Remove a user without waiting. Returns the end of the watch if it was the last one.
 
-        Its result is whether the store answered.
+        Its result is whether the store replied.
         """
         with self._gate:
             if holds not in self._users:

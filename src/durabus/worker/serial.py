@@ -75,7 +75,7 @@ class SerialBatch:
 
 
 async def take_lock(store: EventStore, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
-    """Call ``claim_lock`` of the store. A caller that is cancelled before the answer leaves no lock behind."""
+    """Call ``claim_lock`` of the store. A caller that is cancelled before the reply leaves no lock behind."""
     asking = asyncio.ensure_future(store.claim_lock(key, worker_id=worker_id, token=token, lease=lease))
     try:
         return await asyncio.shield(asking)
@@ -152,7 +152,7 @@ class WithoutLock:
         self._wake = wake
         self._stopping = False
         self.tasks: set[asyncio.Task[None]] = set()
-        """One for each event."""
+        """A task for each event that the worker holds without the lock."""
 
     def hold(self, event_id: str) -> None:
         """Claim the event, which just went back to the queue, again when it is due, and keep it waiting."""
@@ -165,7 +165,7 @@ class WithoutLock:
         self._wake()
 
     def stop(self) -> None:
-        """Give back the events that wait; also those whose claim is under way, once its answer comes."""
+        """Give back the events that wait; also those whose claim is under way, once its reply comes."""
         self._stopping = True
         for claimed in list(self._held):
             if claimed.task is not None:

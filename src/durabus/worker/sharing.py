@@ -84,7 +84,7 @@ class SharedEvents:
     async def stop(self, timeout: float) -> bool:  # noqa: ASYNC109  (the whole of it is bounded)
         """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds.
 
-        Returns False if the store did not answer in time.
+        Returns False if the store did not reply in time.
         """
         answered = await self._offers.stop(timeout)
         return await self._watch.leave(self._offers.holds_any, tell=answered) and answered

@@ -93,7 +93,7 @@ class Slots:
         self.shared_locks = SharedLocks()
         self._queue: deque[ClaimedEvent] = deque()
         self._inside: set[ClaimedEvent] = set()
-        """In a serial mode, the events whose handlers run."""
+        """The events whose handlers run. Used in serial modes only."""
         self._active = 0
         self._asked_for_more = False
         self.closing = False

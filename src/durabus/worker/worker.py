@@ -362,7 +362,7 @@ class Worker:
 
 
 def _may_be_silent(store: EventStore) -> bool:
-    """Whether the store may fail to answer. One in this process cannot, and a timer would cost a tenth of its speed."""
+    """Whether the store may fail to reply. One in this process cannot, and a timer would cost a tenth of its speed."""
     return store.features.shared_between_processes
 
 

@@ -167,7 +167,7 @@ class EventModel:
         return found
 
     def _beyond_bounds(self, state: EventState, command: EventCommand) -> bool:
-        """What nobody sends."""
+        """Return whether no caller sends the command."""
         match command:
             case Requeue():
                 return state.event.status in DEAD_LETTER and state.event.generation == LAST_GENERATION

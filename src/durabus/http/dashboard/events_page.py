@@ -240,7 +240,7 @@ async def live(request: AnyRequest) -> Page:
 
 @get("/dashboard/tail", opt={"scope": Scope.READ}, include_in_schema=False)
 async def dashboard_tail(request: AnyRequest) -> Stream:
-    """The same as ``/events/tail`` for a browser, which sends its cookie and its last position."""
+    """Stream what ``/events/tail`` streams to a browser, which sends its cookie and its last position."""
     return await tail_response(request, bus_of(request), request.headers.get("last-event-id"))
 
 

@@ -21,7 +21,7 @@ class WaitIndex:
     def __init__(self, states: dict[int, EventState]) -> None:
         self._states = states
         self._waiters: dict[str, dict[str, dict[str, dict[Waiter, None]]]] = {}
-        """By prefix (bus and type), shape and key."""
+        """The waits by prefix (bus and type), shape and key."""
         self._of_event: dict[int, dict[str, EventWait]] = {}
         self._stored: dict[str, list[int]] = {}
         """The ids of the stored events of a prefix, in order, as long as there are waits for it."""

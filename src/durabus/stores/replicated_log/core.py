@@ -57,7 +57,7 @@ class BulkCore(MemoryStore):
         most = self._max_history + self._max_history // 5
         outcomes: list[Settled | LeaseLost] = []
         records: list[Record] = []
-        bus = lane = None
+        bus = queue = None
         for id_, milliseconds, handler_id in done.items:
             state = states.get(id_)
             if state is None or not _plainly_held(state, token, fence) or token in self._event_locks:
@@ -74,14 +74,14 @@ class BulkCore(MemoryStore):
             )
             outcomes.append(outcome)
             self._let_go(id_, token)
-            if lane is None or event.bus != bus:
-                bus, lane = event.bus, self._bus_queue(event.bus)
-            lane.left(event)
-            lane.history[id_] = None
-            if len(lane.history) > most:
+            if queue is None or event.bus != bus:
+                bus, queue = event.bus, self._bus_queue(event.bus)
+            queue.left(event)
+            queue.history[id_] = None
+            if len(queue.history) > most:
                 self._log.append(records)
                 records = []
-                self._forget_excess(lane, self._max_history)
+                self._forget_excess(queue, self._max_history)
         self._log.append(records)
         if ENDS in self._waiting:
             self._waiting.wake(ENDS)
@@ -92,13 +92,13 @@ class BulkCore(MemoryStore):
         plain = request.mode is EventMode.PARALLEL and not request.tags and request.event_id is None
         if not plain or token in self._held:
             return super()._claim(request, now)
-        lane = self._bus_queue(request.bus)
-        self._expire(lane, request.max_attempts, now)
+        queue = self._bus_queue(request.bus)
+        self._expire(queue, request.max_attempts, now)
         worker_id, expires_ts = request.worker_id, now + request.lease
         revision = self._revisions.get(request.bus, "")
         claims: list[Claim] = []
         records: list[Record] = []
-        for id_ in list(islice(lane.eligible(now), request.limit)):
+        for id_ in list(islice(queue.eligible(now), request.limit)):
             before = states[id_]
             event = before.event
             event = replace(
@@ -114,7 +114,7 @@ class BulkCore(MemoryStore):
             )
             states[id_] = EventState(event, token, before.handlers, before.settled)
             records.append(Record(Action.PICKED, event, now, worker_id))
-            lane.leased(event)
+            queue.leased(event)
             claims.append(Claim(event, token, before.results, revision))
         if claims:
             self._log.append(records)
@@ -228,7 +228,7 @@ class ReplicatedLogCore(BulkCore):
 
     def _put_back(self, states: list[EventState], now: float) -> None:
         """Add the events of a snapshot. There may be millions of them, most of them PENDING on a few buses."""
-        known, ids, lane, bus = self._states, self._ids, BusQueue({}), None
+        known, ids, queue, bus = self._states, self._ids, BusQueue({}), None
         for state in states:
             event = state.event
             id_, status = event.id, event.status
@@ -239,38 +239,38 @@ class ReplicatedLogCore(BulkCore):
             self._offers.note(state)
             if event.bus != bus:
                 bus = event.bus
-                lane = self._bus_queue(bus)
+                queue = self._bus_queue(bus)
             if event.parent_id is not None and status in LIVE:
                 self._live_children.setdefault(event.parent_id, set()).add(id_)
             if state.handlers:
                 self._waits.note(state)
             if status is EventStatus.PENDING:
-                lane.pending(event, now)
+                queue.pending(event, now)
             elif status is EventStatus.PROCESSING:
-                lane.live.add(id_)
-                lane.leased(event)
+                queue.live.add(id_)
+                queue.leased(event)
             elif status is EventStatus.COMPLETED:
-                lane.history[id_] = None
+                queue.history[id_] = None
             elif status is EventStatus.CANCELLED:
-                lane.history[id_] = None
-                lane.cancelled.add(id_)
+                queue.history[id_] = None
+                queue.cancelled.add(id_)
             else:
                 self._dead[id_] = None
 
-    def _forget_excess(self, lane: BusQueue, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None) -> int:
         """Keep events whose entries a reader with a saved position has not read, unless a call asks to delete them.
 
         All replicas must delete the same events, so only the state decides when to look again: after each fifth of
         ``keep``.
         """
         if limit is not None or not self._positions:
-            return super()._forget_excess(lane, keep, limit)
-        if (len(lane.history) - keep - 1) % max(keep // 5, 1):
+            return super()._forget_excess(queue, keep, limit)
+        if (len(queue.history) - keep - 1) % max(keep // 5, 1):
             return 0
         read = min(int(position) if position.isdigit() else 0 for position in self._positions.values())
         unread = {record.event.id for number, record in self._log.numbered()[0] if number > read}
-        excess = [id_ for id_ in sorted(lane.history)[: max(len(lane.history) - keep, 0)] if id_ not in unread]
-        self._forget_history(lane, excess)
+        excess = [id_ for id_ in sorted(queue.history)[: max(len(queue.history) - keep, 0)] if id_ not in unread]
+        self._forget_history(queue, excess)
         return len(excess)
 
     def knows_any(self, new: Sequence[NewEvent]) -> bool:
@@ -290,8 +290,8 @@ class ReplicatedLogCore(BulkCore):
         with self._lock:
             if request.token in self._held:
                 return False
-            lane = self._bus_queues.get(request.bus)
-            instant = None if lane is None else lane.next_instant()
+            queue = self._bus_queues.get(request.bus)
+            instant = None if queue is None else queue.next_instant()
             return instant is None or instant > self._clock.now()
 
     def nothing_offered(self, request: OfferRequest) -> bool:

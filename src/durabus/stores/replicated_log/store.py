@@ -171,7 +171,7 @@ class ReplicatedLogProcesses(ReplicatedLogCalls):
         await self._write(c.WithdrawPresence(incarnation))
 
     async def ended_processes(self) -> EndedProcesses:
-        """See ``Processes``. The replica of this node answers, so a look that finds nothing costs the broker nothing.
+        """See ``Processes``. It asks the replica of this node, so a look that finds nothing costs the broker nothing.
 
         A replica that is behind does not know yet that a process has shown itself or left. So what it finds is read
         again at the end of the log.

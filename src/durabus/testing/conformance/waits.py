@@ -173,7 +173,9 @@ class WaitTests(WaitsOrRefusal):
         fields: dict[str, Any],
         meets: bool,  # noqa: FBT001
     ) -> None:
-        """With equal fields."""
+        """It is met by the first event of its bus and type that is stored after the waiting event, before the wait's
+        ``until``, and with equal fields.
+        """
         if waits is None:
             return
         later, sooner = [await lab.claimed() for _ in range(2)]
@@ -188,7 +190,9 @@ class WaitTests(WaitsOrRefusal):
     async def test_a_payload_that_is_no_object_meets_only_a_wait_without_fields(
         self, lab: Lab, waits: Lab | None
     ) -> None:
-        """With equal fields."""
+        """It is met by the first event of its bus and type that is stored after the waiting event, before the wait's
+        ``until``, and with equal fields.
+        """
         if waits is None:
             return
         plain, picky = [await lab.claimed() for _ in range(2)]

@@ -87,7 +87,7 @@ class StepEffect(msgspec.Struct, frozen=True, tag="step", gc=False):
     """``computed`` when the function of the step begins, ``returned`` when the handler gets the value; ``waited`` when
     a wait is over."""
     value: str | None = None
-    """Of a wait: the ``event_id`` of the event that came, or None after the timeout."""
+    """For a wait, the ``event_id`` of the event that came; None after the timeout."""
 
     @property
     def name(self) -> str:

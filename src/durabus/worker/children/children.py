@@ -58,11 +58,11 @@ class Child(Protocol):
         ...
 
     def accept(self) -> None:
-        """The store has it, together with the success of its handler."""
+        """Note that the store has the child, with its handler's success."""
         ...
 
     def drop(self) -> None:
-        """It is not stored: its handler has not succeeded."""
+        """Note that the child is not stored, because its handler has not succeeded."""
         ...
 
     @property

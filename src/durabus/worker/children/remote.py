@@ -65,7 +65,7 @@ async def is_awaited(store: EventStore, bus: str, event_id: str) -> bool:
     key = _prefix(bus) + event_id
     try:
         locks = await store.list_locks(after=key[:-1], limit=LOOK_AT)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the answer is not known)
+    except Exception as error:  # noqa: BLE001  (after any error, the locks are not known)
         logger.warning("cannot tell whether event %s is still awaited: %s", event_id, error)
         return False
     return any(lock.key == key for lock in locks)
@@ -111,7 +111,7 @@ class AwaitedRuns:
         self._lease = lease
         self._lock = lock
         self.tasks: set[asyncio.Task[None]] = set()
-        """One for each event that runs: it stops the event when its announcement ends."""
+        """A task for each running event. It stops the event when its announcement ends."""
 
     async def look(self) -> None:
         """Run the events that the holder of the lock waits for, on this node or another one."""

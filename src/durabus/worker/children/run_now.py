@@ -46,7 +46,7 @@ class ChildRunner:
         self.closed = False
         """The worker has ended or is about to: nothing more may be claimed."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """They give back claims that nothing waits for any more."""
+        """Tasks that release claims on events that no handler awaits any more."""
 
     def is_running(self, id_: int) -> bool:
         """Whether the worker holds a claim on the event."""
@@ -96,7 +96,7 @@ class ChildRunner:
         before = self._claims.by_id.get(claims[0].event.id)
         if before is not None:
             if before.ref == claims[0].ref:
-                return None  # this very claim, answered once more
+                return None  # the store repeats a claim that this worker holds
             self._claims.lose(before, CLAIMED_AGAIN)
         await self._dispatcher.missing.prepare(claims[0])
         wanted = is_wanted is None or await is_wanted()
