@@ -7,12 +7,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 Side = Callable[[int], float]
 """Does ``count`` pieces of work and returns its figure: pieces per second, or a time."""
+Fresh = Callable[[], AbstractContextManager[str]]
+"""Yields the URL of an empty store."""
 
 
 class Progress(Protocol):

@@ -12,7 +12,9 @@ from typing import Any
 from benchmarks import raw
 from benchmarks.bench import Bench, percentile, same_gc, sqlite_url
 from benchmarks.processes import Child
+from benchmarks.recovery import STUCK, kill_row
 from benchmarks.results import Row, Target
+from benchmarks.runtime import Files
 from durabus import DLQInspector, Event, EventBus, EventQueue, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Fail
@@ -20,7 +22,6 @@ from durabus.model.settlement import Fail
 PUBLISHERS = 16
 PAUSE = 0.01
 DEAD = 10_000
-STUCK = 100
 STUCK_LEASE = 0.05
 
 
@@ -44,7 +45,8 @@ def run(bench: Bench) -> Iterator[Row]:
     )
     yield _dead_letters_row(bench)
     yield _recovery_row(bench)
-    yield _kill_row(bench)
+    with bench.fresh_folder() as folder:
+        yield kill_row(bench, "", Files(folder).fresh, 500)
 
 
 def _publish_row(bench: Bench, name: str, publish: Callable[[Path, int], Coroutine[Any, Any, float]], note: str) -> Row:
@@ -131,49 +133,6 @@ def _recovery_row(bench: Bench) -> Row:
         target=Target("value", "<", 500),
         note="From bus.start() on the file of a dead worker, leases over, until the last of them was handled again.",
     )
-
-
-def _kill_row(bench: Bench) -> Row:
-    name = f"recovery of {STUCK} events after kill -9, default settings"
-    bench.say(name)
-    samples = []
-    for _ in range(bench.size(3, 1)):
-        with bench.fresh_folder() as folder:
-            samples.append(asyncio.run(_recover_from_kill(sqlite_url(folder / "bus.db"))) * 1000)
-    return Row(
-        name=name,
-        unit="ms",
-        samples=samples,
-        target=Target("value", "<", 500),
-        note=(
-            "From the kill of a worker process that is inside all of their handlers until another worker, which has "
-            "been running, has handled the last of them. Every option of both is at its default."
-        ),
-    )
-
-
-async def _recover_from_kill(url: str) -> float:
-    """Kill a worker with a handler that never ends, and measure how long another worker takes to handle its events."""
-    store = await open_store(url)
-    await EventQueue(store).publish_batch([new_event(raw.EVENT_TYPE, raw.PAYLOAD) for _ in range(STUCK)])
-    handled, done = set[int](), asyncio.Event()
-
-    async def handler(event: Event) -> None:
-        handled.add(event.id)
-        if len(handled) == STUCK:
-            done.set()
-
-    with Child("hang", url) as child:
-        await asyncio.to_thread(child.wait_until_ready)
-        bus = EventBus(store)
-        bus.subscribe(raw.EVENT_TYPE, handler, id="bench")
-        async with bus:
-            child.kill()
-            started = perf_counter()
-            await done.wait()
-            seconds = perf_counter() - started
-    await store.close()
-    return seconds
 
 
 async def _publish(path: Path, count: int) -> float:

@@ -1,4 +1,4 @@
-"""PostgreSQL against raw asyncpg loops: publishing, draining, latency, growth, and a transaction left open."""
+"""PostgreSQL against raw asyncpg loops: publishing, draining, latency, recovery, growth, a transaction left open."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks.durable_defaults import latency_in_another_process, latency_row,
 from benchmarks.growth import SMALL, claim_rows
 from benchmarks.processes import Child
 from benchmarks.publishing import BATCH, PUBLISHERS, Publishing
+from benchmarks.recovery import kill_row
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
 from durabus.testing.servers.postgresql import DistributionPostgreSQLServer
@@ -35,6 +36,7 @@ def run(bench: Bench) -> Iterator[Row]:
         yield from _publish_rows(bench, databases)
         yield from _drain_rows(bench, databases, "PostgreSQL")
         yield _latency_row(bench, databases, "PostgreSQL")
+        yield kill_row(bench, "PostgreSQL", databases.fresh, 1_000)
         yield from _claim_rows(bench, databases)
         yield _open_transaction_row(bench, databases)
     if not DistributionPostgreSQLServer.installed():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.bench import Bench, sqlite_url
+from benchmarks.bench import Bench, Fresh, sqlite_url
 from benchmarks.databases import postgresql
 from benchmarks.results import Row, Target
 from durabus import Event, EventBus, EventStore, new_event, open_store
@@ -17,7 +17,6 @@ from durabus.model.handler import HandlerInfo
 KEYS = 1_000
 WORKERS = 2
 AT_ONCE = 500
-Fresh = Callable[[], AbstractContextManager[str]]
 
 
 def run(bench: Bench) -> Iterator[Row]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from time import perf_counter
 
-from benchmarks.bench import Bench, percentile, same_gc
+from benchmarks.bench import Bench, Fresh, percentile, same_gc
 from benchmarks.databases import postgresql
 from benchmarks.results import Row, Target
 from benchmarks.runtime import Files
@@ -16,7 +15,6 @@ from durabus import Context, Event, EventBus, TransientError, new_event, open_st
 EVENTS = 64
 MEMOS = 100
 HANDLERS = 10
-Fresh = Callable[[], AbstractContextManager[str]]
 
 
 def run(bench: Bench) -> Iterator[Row]:

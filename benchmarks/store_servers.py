@@ -1,10 +1,10 @@
-"""Redis, NATS and Kafka against raw loops on the same drivers: publishing, draining, one claim, the start of a node."""
+"""Redis, NATS and Kafka against raw loops on the same drivers: publishing, draining, a claim, recovery, a start."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from time import monotonic, perf_counter
 from typing import NamedTuple
 from uuid import uuid4
@@ -14,6 +14,7 @@ from benchmarks.bench import Bench, same_gc
 from benchmarks.draining import fill
 from benchmarks.growth import claim_milliseconds
 from benchmarks.processes import Child
+from benchmarks.recovery import kill_row
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
 from durabus.stores.replicated_log.store import ReplicatedLogStore
@@ -78,6 +79,7 @@ def _run(bench: Bench, kind: Kind) -> Iterator[Row]:
         yield _publish_row(bench, kind, server.url)
         yield from _drain_rows(bench, kind, server.url)
         yield _claim_row(bench, kind, server.url)
+        yield kill_row(bench, kind.title, lambda: nullcontext(fresh(server.url)), 3_000)
 
 
 def fresh(url: str) -> str:

@@ -1,7 +1,7 @@
 """An agent that calls a model and tools in a loop, is killed in the middle, and goes on without paying twice.
 
 Each call of the model and of a tool is a durable step: the store keeps its value before the loop goes on. A second
-process takes over when the lease of the killed one has ended, and gets the kept values.
+process takes over as soon as the store sees that the first one has ended, and gets the kept values.
 """
 
 import asyncio

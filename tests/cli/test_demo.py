@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from tests.servers.presence import installed
@@ -24,6 +25,7 @@ from durabus.demo.shop import MAIL, ORDER, PAYMENT
 from durabus.testing.servers.postgresql import BINARIES, PostgreSQLServer
 from durabus.testing.servers.server import SERVERS, make_server
 from durabus.views.stats import RunTotals
+from durabus.worker.children.children import WAIT_HERE
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -95,6 +97,7 @@ def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     assert found["dead_letters_by_error"]["UnrecoverableError: card declined"] == 2
     assert sum(found["dead_letters_by_error"].values()) == dead
     assert found["retries"] > 0
+    assert found["parents_returned"] <= returns_of_parents(found)
     held_by_victim = re.search(r"kill -9 \d+: worker 1 dies holding (\d+) events", done.stderr)
     assert held_by_victim
     # 200 orders are soon done: a victim that is late to die may hold nothing.
@@ -102,7 +105,21 @@ def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     assert "nothing lost" in done.stderr
     assert f"{found['retries']:,} failed attempts were retried (without takeovers)" in done.stderr
     assert f"{found['completed_after_retry']:,} events completed after a failed or lost attempt" in done.stderr
+    returned = f"parents           {found['parents_returned']:,} went back to the queue until their children had ended"
+    assert returned in done.stderr
     assert "p50, p99: publish to done" in done.stderr
+
+
+def returns_of_parents(found: dict[str, Any]) -> int:
+    """How often parents may go back to the queue: at most once in an attempt, because they do not ask again and again.
+
+    An attempt keeps its claim for the children that it has made itself, unless they take longer than ``WAIT_HERE``.
+    """
+    further_attempts = int(found["retries"]) + int(found["takeovers"])
+    lines = {line["type"]: line for line in found["types"]}
+    if max(lines[child]["p99_ms"] for child in (PAYMENT, MAIL)) < 1000 * WAIT_HERE:
+        return further_attempts + int(found["orders"]) // 30
+    return further_attempts + int(lines[ORDER]["published"]) + int(lines[PAYMENT]["published"])
 
 
 async def test_a_lost_event_makes_the_demo_fail(

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,8 +36,10 @@ class Ledger:
         os.write(self._file, msgspec.json.encode({"what": what, "pid": os.getpid(), **fields}) + b"\n")
 
     def has(self, what: str) -> bool:
-        lines = self._path.read_bytes().splitlines()
-        return any(msgspec.json.decode(line)["what"] == what for line in lines)
+        return any(line["what"] == what for line in self.lines())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in self._path.read_bytes().splitlines()]
 
 
 def subscribe(bus: EventBus, ledger: Ledger) -> None:

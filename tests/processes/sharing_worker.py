@@ -8,11 +8,28 @@ import logging
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from tests.processes.overlap_worker import Ledger, die_with_parent
 
 from durabus import Event, EventBus, open_store
+
+MEET = "meet"
+"""A handler with this as ``slow`` ends when the other handler of its event has begun, too."""
+MEET_WITHIN = 20.0
+
+
+async def both_began(ledger: Ledger, n: int) -> None:
+    """Wait for the handler in the other process, at most so long that the test fails by what it finds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MEET_WITHIN):
+            while began(ledger, n) < 2:  # noqa: ASYNC110  (another process writes it)
+                await asyncio.sleep(0.02)
+
+
+def began(ledger: Ledger, n: int) -> int:
+    return sum(line["what"] == "start" and line["n"] == n for line in ledger.lines())
 
 
 async def main(url: str, ledger: Ledger, name: str, mode: str, lease: float) -> None:
@@ -22,10 +39,13 @@ async def main(url: str, ledger: Ledger, name: str, mode: str, lease: float) -> 
     bus = EventBus(store, handler_mode=mode, lease=lease, poll_interval=0.1)
 
     async def handle(event: Event) -> str:
-        ledger.write("start", handler=name, n=event.payload["n"])
-        slow = event.payload["slow"]
-        await asyncio.sleep(60.0 if slow == name and not ledger.has("killed") else 0.05)
-        ledger.write("end", handler=name, n=event.payload["n"])
+        n, slow = event.payload["n"], event.payload["slow"]
+        ledger.write("start", handler=name, n=n)
+        if slow == MEET:
+            await both_began(ledger, n)
+        else:
+            await asyncio.sleep(60.0 if slow == name and not ledger.has("killed") else 0.05)
+        ledger.write("end", handler=name, n=n)
         return name
 
     bus.subscribe("job", handle, id=name)

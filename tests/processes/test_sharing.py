@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.places import SHARED, fresh_url
+from tests.processes.sharing_worker import MEET
 
 from durabus import Event, EventStatus, EventStore, new_event, open_store
 from durabus.model.statuses import Action
@@ -63,9 +64,13 @@ class Nodes:
         for pid in list(self._running):
             self.kill(pid)
 
-    def lines(self, what: str) -> list[dict[str, Any]]:
+    def lines(self, *what: str) -> list[dict[str, Any]]:
         lines = [msgspec.json.decode(line) for line in self._ledger.read_bytes().splitlines()]
-        return [line for line in lines if line["what"] == what]
+        return [line for line in lines if line["what"] in what]
+
+    def steps(self, n: int) -> list[str]:
+        """Return the starts and ends of the handlers of an event in the order in which they happened."""
+        return [line["what"] for line in self.lines("start", "end") if line["n"] == n]
 
     async def reach(self, what: str, count: int, **fields: object) -> list[dict[str, Any]]:
         async with asyncio.timeout(30):
@@ -106,9 +111,12 @@ async def completed(store: EventStore, count: int) -> None:
 async def test_every_event_is_picked_once_for_the_handlers_of_two_processes(
     url: str, store: EventStore, made: list[Nodes], tmp_path: Path, mode: str
 ) -> None:
+    """In parallel mode they are at work at the same time, in serial mode never."""
     nodes, _ = await start(made, url, tmp_path, mode, "a", "b")
-    events = await publish(store, 20)
+    events = await publish(store, 20, slow=MEET if mode == "parallel" else "")
     await completed(store, 20)
+    steps = ["start", "start", "end", "end"] if mode == "parallel" else ["start", "end"] * 2
+    assert {event.payload["n"]: nodes.steps(event.payload["n"]) for event in events} == dict.fromkeys(range(20), steps)
     assert Counter((line["handler"], line["n"]) for line in nodes.lines("end")) == {
         (handler, n): 1 for handler in "ab" for n in range(20)
     }

@@ -152,6 +152,7 @@ def _fact_table(found: RunTotals, refused: int | None) -> Table:
     made.add_row("lost", f"{found.lost:,}")
     made.add_row("taken over", f"{found.takeovers:,} events of the killed worker{within}")
     made.add_row("retries", f"{found.retries:,} failed attempts were retried (without takeovers)")
+    made.add_row("parents", f"{found.parents_returned:,} went back to the queue until their children had ended")
     made.add_row("recovered", f"{found.completed_after_retry:,} events completed after a failed or lost attempt")
     made.add_row("late writes", "unknown" if refused is None else f"{refused:,} refused")
     made.add_row("throughput", f"{pace}, with {ORDERS_PER_SECOND} orders/s coming in")

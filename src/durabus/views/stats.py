@@ -17,6 +17,7 @@ from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action, EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 from durabus.views.workers import registered_handlers
+from durabus.worker.children.children import WAITS
 
 BUSES_SHOWN = 20
 LOG_PAGE = 1_000
@@ -141,6 +142,8 @@ class RunTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the kill of a worker to the last takeover; None if none was killed or none of its events taken."""
     retries: int
     """Failed attempts that were followed by another. Attempts lost with a worker are takeovers."""
+    parents_returned: int
+    """How often a parent went back to the queue because its children had not ended."""
     completed_after_retry: int
     """Events that completed after at least one failed or lost attempt."""
     seconds: float
@@ -161,6 +164,7 @@ class Tally:
         """Failed attempts that were followed by another. Attempts lost with a worker are in ``abandoned``."""
         self.abandoned: list[float] = []
         """When each event was taken from the killed worker."""
+        self.parents_returned = 0
         self.recovered = 0
         """Events that completed after at least one failed or lost attempt."""
         self.done_by: Counter[str] = Counter()
@@ -228,6 +232,7 @@ class Tally:
             takeovers=len(self.abandoned),
             takeover_seconds=max(self.abandoned) - killed_ts if self.abandoned and killed_ts else None,
             retries=self.retries.total(),
+            parents_returned=self.parents_returned,
             completed_after_retry=self.recovered,
             seconds=seconds,
             events_per_second=self.ended / seconds if seconds > 0 else 0.0,
@@ -265,6 +270,8 @@ class Tally:
                 self._end(entry)
             elif entry.action is Action.FAILED:
                 self.retries[entry.type] += 1
+            elif entry.action is Action.RELEASED and entry.reason == WAITS:
+                self.parents_returned += 1
 
     def _end(self, entry: LogEntry) -> None:
         if entry.id in self._ended:

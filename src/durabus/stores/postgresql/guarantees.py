@@ -24,8 +24,10 @@ GUARANTEES = Guarantees(
     clock="the server's.",
     takeover=(
         "within a second after kill -9: an advisory lock ends with the session of the process. A process that is "
-        "frozen or cut off keeps its lease until the server gives up its connection. A process that loses only the "
-        "connection with the lock takes the lock on another one. With `?pooler=on` only the lease counts."
+        "frozen or cut off keeps its lease until the server gives up its connection. Then it is taken over although "
+        "it may still run: its handler may overlap with the next one, and fences refuse its writes. A process that "
+        "loses only the connection with the lock takes the lock on another one. With `?pooler=on` only the lease "
+        "counts."
     ),
     wake_up="LISTEN/NOTIFY, with the worker's poll behind it; `?pooler=on` leaves only the poll.",
     limits="readers of the log wait for the oldest open transaction; vacuum must run.",
@@ -54,6 +56,7 @@ GUARANTEES = Guarantees(
         "takeover": (
             "processes/test_takeover.py::test_the_events_of_a_killed_process_are_taken_over_at_once[postgresql]",
             "processes/test_takeover.py::test_a_frozen_process_keeps_its_claims[postgresql]",
+            f"{SUITE}::test_the_fence_decides_if_the_process_was_wrongly_taken_for_dead",
             "postgresql/test_processes.py::test_a_process_that_cannot_connect_again_lives_on_its_other_connections",
             "postgresql/test_processes.py::test_a_restart_of_the_server_takes_nothing_from_processes_that_live",
         ),
