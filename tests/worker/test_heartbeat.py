@@ -222,6 +222,33 @@ async def test_what_has_not_begun_is_renewed_as_long_as_the_event_loop_lives(ben
     assert [id_ for id_, _ in bench.lost] == [waiting.ref.id]
 
 
+class InThread(HeldClaim):
+    """A claimed event of which a function runs in a thread."""
+
+    runs = True
+
+    @property
+    def has_no_limit(self) -> bool:
+        return self.runs
+
+
+async def test_the_time_of_a_claim_begins_anew_when_its_function_has_ended_in_its_thread(bench: Bench) -> None:
+    """The event loop needs a moment to notice the end of a function that overstayed."""
+    await bench.claim()
+    overstayed = InThread(bench.held[0].ref, bench.held[0].deadline)
+    bench.held, bench.seconds = [overstayed], {overstayed: 5}
+    for _ in range(10):
+        await bench.beat()
+        bench.time.now += LEASE / 4
+    overstayed.runs = False
+    await bench.beat()
+    assert bench.lost == []
+    for _ in range(6):
+        bench.time.now += LEASE / 4
+        await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [overstayed.ref.id]
+
+
 async def test_a_store_that_hangs_does_not_keep_a_claim_past_its_deadline(time: Time) -> None:
     class HangingStore(WatchedStore):
         async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:

@@ -180,7 +180,7 @@ class Heartbeat(Generic[H]):
     async def _beat(self) -> None:
         now, held = monotonic(), self._held()
         self._given_up.intersection_update(held)
-        self._begun = {c: self._begun.get(c) or (now, self._allowance(c)) for c in held if c.has_begun}
+        self._begun = {claim: self._time_of(claim, now) for claim in held if claim.has_begun}
         due = []
         for claim in held:
             if claim in self._given_up or claim.deadline - now > self._lease * (SAFETY - RENEW_AFTER):
@@ -195,6 +195,14 @@ class Heartbeat(Generic[H]):
             _tell(self._loop, self._see_loop)
         if due:
             await self._renew(due, now)
+
+    def _time_of(self, claim: H, now: float) -> tuple[float, float]:
+        """Since when the handlers of a claim run, and the seconds that they may take.
+
+        While the claim has no limit, its time begins anew: the event loop is yet to notice that the reason is over.
+        """
+        since, seconds = self._begun.get(claim) or (now, self._allowance(claim))
+        return now if claim.has_no_limit else since, seconds
 
     async def _renew(self, due: list[H], now: float) -> None:
         # Never longer than to the first deadline. A claim past it, as after a sleep of the machine, gets one more try.
