@@ -1,8 +1,10 @@
-"""Batch handlers and requests."""
+"""Batch handlers, requests, and what the store hears of handlers before their event ends."""
 
 from tests.mutants.mutant import Mutant
 
 BATCHES = "tests/runtime/test_batches.py::test_"
+KEPT = "tests/runtime/test_kept_results.py::test_"
+EXECUTION = "tests/worker/test_execution.py::test_"
 REQUESTS = "tests/runtime/test_requests.py::test_"
 
 ANSWERS = (
@@ -53,5 +55,29 @@ ANSWERS = (
         "        pass",
         f"{REQUESTS}no_worker_begins_a_request_after_its_time[memory]",
         "A handler has effects for a request whose caller has given up.",
+    ),
+    Mutant(
+        "kept results: a write that failed is repeated",
+        "worker/progress.py",
+        "                    self._timer = loop.call_later(pause,",
+        "                    loop.call_later(pause, lambda *_: None,",
+        f"{KEPT}a_success_that_the_store_refused_is_written_again_while_the_next_handler_runs[memory]",
+        "After a short outage, a kill repeats a handler that succeeded long ago.",
+    ),
+    Mutant(
+        "kept results: none is written after the end",
+        "worker/progress.py",
+        "            elif not self._handlers_ended:",
+        "            elif True:",
+        f"{KEPT}nothing_is_written_again_after_the_event_has_ended[memory]",
+        "The store is called for events that have ended.",
+    ),
+    Mutant(
+        "snooze: an instant by the clock of the store",
+        "worker/execution.py",
+        "_delay_of(one, (began or 0.0) + milliseconds / 1000)",
+        "_delay_of(one, __import__('time').time())",
+        f"{EXECUTION}a_snooze_until_an_instant_is_a_delay_by_the_clock_of_the_store",
+        "A handler on a host whose clock is wrong snoozes too long, or not at all.",
     ),
 )

@@ -103,12 +103,12 @@ DEFAULTS = (
         "A bus is forgotten while it is deployed anew.",
     ),
     Mutant(
-        "renewal after a third of the lease",
+        "renewal before a third of the lease",
         "worker/heartbeat.py",
-        "self._lease * (SAFETY - 1 / 3)",
-        "self._lease * (SAFETY - 2 / 3)",
-        f"{BEAT}claims_are_renewed_after_a_third_of_the_lease_in_one_call",
-        "One failed renewal costs the claim.",
+        "RENEW_AFTER = 1 / 3 - TICK",
+        "RENEW_AFTER = 1 / 3",
+        f"{BEAT}every_claim_is_renewed_before_a_third_of_its_lease_has_passed",
+        "The handler of an event that was cancelled on another node goes on for longer than promised.",
     ),
     Mutant(
         "deadline within the lease",

@@ -5,6 +5,7 @@ import threading
 from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -448,13 +449,15 @@ async def test_a_payload_that_does_not_decode_fails_its_own_event_only(make_bus:
     assert statuses == [EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.COMPLETED]
 
 
-async def test_a_snooze_in_the_mapping_calls_the_handler_again_for_that_event(make_bus: MakeBus) -> None:
+@pytest.mark.parametrize("until", ["seconds", "instant"])
+async def test_a_snooze_in_the_mapping_calls_the_handler_again_for_that_event(make_bus: MakeBus, until: str) -> None:
     bus, calls = make_bus(), []
 
     @bus.on("metric.*", id="store", batch=2, within=0.1)
     async def store_all(events: list[Event]) -> dict[str, object]:
         calls.append(len(events))
-        return {events[0].event_id: Snooze(0.05)} if len(calls) == 1 else {}
+        soon = 0.05 if until == "seconds" else datetime.fromtimestamp(events[0].created_ts + 0.05, UTC)
+        return {events[0].event_id: Snooze(soon)} if len(calls) == 1 else {}
 
     ends = await ends_of(bus, 2)
     assert calls == [2, 1]

@@ -72,6 +72,49 @@ async def test_the_store_knows_a_success_while_the_next_handler_runs(
     assert sorted(result.handler_id for result in results) == ["first", "second"]
 
 
+async def test_a_success_that_the_store_refused_is_written_again_while_the_next_handler_runs(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.worker.progress.PAUSE", 0.01)
+    bus, recorded.fail = make_bus(), 2
+    known: list[dict[str, ResultStatus]] = []
+
+    @bus.on("order.placed", id="first")
+    async def first(event: Event, ctx: Context) -> None:
+        ctx.emit("child")
+
+    @bus.on("order.placed", id="second")
+    async def second(event: Event) -> None:
+        await asyncio.wait_for(recorded.any.wait(), 5)
+        known.append(await results_of(store, event.event_id))
+
+    await bus.publish("order.placed")
+    assert known == [{"first": ResultStatus.SUCCEEDED}]
+    assert recorded.ids == ["first"]
+    assert recorded.fail == 0
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_nothing_is_written_again_after_the_event_has_ended(
+    make_bus: MakeBus, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.worker.progress.PAUSE", 0.01)
+    bus, recorded.fail = make_bus(), 1
+
+    @bus.on("order.placed", id="first")
+    async def first(event: Event) -> None: ...
+
+    @bus.on("order.placed", id="second")
+    async def second(event: Event) -> None:
+        async with asyncio.timeout(10):
+            while recorded.fail:  # noqa: ASYNC110  (a failed write has no signal for a test)
+                await asyncio.sleep(0)
+
+    await bus.publish("order.placed")
+    await asyncio.sleep(0.05)
+    assert recorded.kept == []
+
+
 async def test_the_log_shows_a_single_success_that_stores_no_result(make_bus: MakeBus, store: EventStore) -> None:
     bus = make_bus()
 

@@ -227,6 +227,24 @@ async def test_snooze_calls_the_handler_again_without_an_attempt(
     assert (await store.get_event(event_id)).errors == ()  # type: ignore[union-attr]
 
 
+async def test_snooze_until_an_instant_goes_by_the_clock_of_the_store(make_bus: MakeBus, store: EventStore) -> None:
+    """An instant in the past makes the event due at once."""
+    bus, picked = make_bus(), []
+
+    @bus.on("report", id="report")
+    async def report(event: Event) -> object:
+        picked.append(event.picked_ts or 0.0)
+        if len(picked) == 1:
+            raise Snooze(datetime.fromtimestamp(event.created_ts + 0.4, UTC))
+        return Snooze(datetime.fromtimestamp(event.created_ts - 3600, UTC)) if len(picked) == 2 else None
+
+    event_id = await bus.publish("report")
+    ended = await store.get_event(event_id)
+    assert ended is not None
+    assert (ended.status, ended.attempts, ended.errors) == (EventStatus.COMPLETED, 1, ())
+    assert ended.created_ts + 0.4 - 0.001 <= picked[1] < picked[2]
+
+
 async def test_a_step_is_tried_again_by_its_own_policy_and_timeout(make_bus: MakeBus) -> None:
     bus, tries, values = make_bus(), [], []
 
@@ -602,6 +620,10 @@ async def test_a_manager_keeps_steps_too(store: EventStore) -> None:
 def test_a_snooze_needs_a_time() -> None:
     with pytest.raises(ConfigurationError, match="more than 0"):
         Snooze(0)
+    with pytest.raises(
+        ConfigurationError, match=r"Snooze\(datetime.datetime\(2030, 1, 1, 0, 0\)\): .* time zone, .*UTC"
+    ):
+        Snooze(datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 async def test_a_handler_id_must_not_look_like_a_step(make_bus: MakeBus) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.places import short_lease
 from tests.runtime.conftest import MakeBus
 from tests.seeds.support import until_status
 
@@ -176,6 +177,33 @@ async def taking_offers_only(bus: EventBus) -> AsyncIterator[None]:
     assert bus._worker is not None
     with bus._worker._poller.resting():
         yield
+
+
+async def test_a_handler_of_another_node_that_outlives_its_lease_is_called_once(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    """Its node renews the claim on the handler. Otherwise the third node, which has it too, would take it over."""
+    lease, calls = short_lease(store), Counter[str]()
+
+    async def fine(event: Event) -> None:
+        calls["a"] += 1
+
+    async def long(event: Event) -> str:
+        calls["b"] += 1
+        await asyncio.sleep(2.5 * lease)
+        return "done"
+
+    first, second, third = (make_bus(handler_mode="parallel", lease=lease) for _ in range(3))
+    first.subscribe("order.*", fine, id="a")
+    await first.start()
+    second.subscribe("order.*", long, id="b")
+    third.subscribe("order.*", long, id="b")
+    async with taking_offers_only(second), taking_offers_only(third):
+        event_id = await publish(first)
+    assert calls == {"a": 1, "b": 1}
+    result = (await results(store, event_id))["b"]
+    assert (result.value, result.attempts, result.fence) == ("done", 1, 1)
+    assert await actions(store, event_id) == ONCE
 
 
 @BOTH_MODES

@@ -345,7 +345,7 @@ def deadline_noticed_a_beat_later() -> Iterator[None]:
         if reason != "could not be renewed in time" or held.deadline <= loop.local_time():
             original(self, held, reason)
 
-    patches = patch.multiple(Heartbeat, _give_up=give_up, _pause=lambda self: self._tick)
+    patches = patch.multiple(Heartbeat, _give_up=give_up, _pause=lambda self, _began: self._tick)
     with patch.object(heartbeat, "TICK", 1 / 3), patches:
         yield
 

@@ -14,7 +14,8 @@ from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
 from durabus.model.query import EventQuery
-from durabus.model.settlement import Complete
+from durabus.model.result import first_success
+from durabus.model.settlement import Complete, Keep
 from durabus.stores.sqlite.store import SQLiteStore
 
 
@@ -74,6 +75,28 @@ async def test_claims_settlements_and_publishes_share_a_commit(store: SQLiteStor
         tasks = [asyncio.create_task(call) for call in calls]
     await asyncio.gather(*tasks)
     assert store._file.writer.commits - before <= 2
+
+
+async def test_kept_results_share_a_few_commits_with_settlements(store: SQLiteStore) -> None:
+    await store.add_events([new_event("order.placed") for _ in range(128)])
+    claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=128))
+    goes_on, ends = claims[:64], claims[64:]
+    before = store._file.writer.commits
+    async with writer_held(store):
+        tasks = [
+            asyncio.create_task(call)
+            for kept, ended in zip(goes_on, ends, strict=True)
+            for call in (
+                store.keep_results([Keep(kept.ref, (first_success("ship", 1.0),))]),
+                store.settle_events([Complete(ended.ref)]),
+            )
+        ]
+    await asyncio.gather(*tasks)
+    assert store._file.writer.commits - before <= 4
+    known = await store.read_results([claim.event.id for claim in goes_on])
+    assert [[result.handler_id for result in results] for results in known] == [["ship"]] * 64
+    counts = await store.counts()
+    assert (counts.processing, counts.completed) == (64, 64)
 
 
 async def test_only_the_guilty_call_of_a_group_fails(store: SQLiteStore) -> None:

@@ -5,15 +5,17 @@ import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 from tests.worker.support import make_event, make_handler
 
 from durabus import Event
-from durabus.model.result import Success, TransientError, UnrecoverableError
+from durabus.model.result import Snooze, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.execution import HandlerOutcome, describe, execute, result_of
 from durabus.worker.handler import Context, is_async_callable
@@ -101,6 +103,30 @@ async def test_what_a_handler_raises_is_its_outcome(
     for handler in (at_once, later, in_thread):
         outcome = await run(handler, limit)
         assert (outcome.status, outcome.error) == (status, describe(error))
+
+
+@pytest.mark.parametrize(("instant", "delay"), [(1_030.0, 30.0), (1_000.0, 0.0), (-5_000.0, 0.0)])
+async def test_a_snooze_until_an_instant_is_a_delay_by_the_clock_of_the_store(instant: float, delay: float) -> None:
+    async def handle(event: Event) -> object:
+        return Snooze(datetime.fromtimestamp(instant, timezone(timedelta(hours=2))))
+
+    threads = HandlerThreads(1)
+    event = replace(make_event(), picked_ts=1_000.0)
+    outcome = await execute(make_handler(handle), Context(event, "w:1"), threads)
+    threads.shutdown()
+    assert outcome.is_suspended
+    assert outcome.retry_after == pytest.approx(delay, abs=0.5)
+    assert outcome.retry_after is not None
+    assert 0 <= outcome.retry_after <= delay
+
+
+async def test_a_snooze_of_more_than_a_hundred_years_is_a_failed_attempt(run: Run) -> None:
+    async def handle(event: Event) -> None:
+        raise Snooze(datetime.max.replace(tzinfo=UTC))
+
+    outcome = await run(handle)
+    assert outcome.status is ResultStatus.TRANSIENT
+    assert "a hundred years" in (outcome.error or "")
 
 
 async def test_a_handler_that_takes_too_long_is_timed_out(run: Run) -> None:

@@ -26,6 +26,7 @@ from durabus.worker.heartbeat import Heartbeat, HeldClaim, heartbeat_loop
 from durabus.worker.worker import Worker
 
 LEASE = 30.0
+TICK = LEASE * heartbeat.TICK
 UNBOUND: Any = {"allowance": lambda _held: math.inf, "lost": lambda _held, _reason: None}
 
 
@@ -77,14 +78,39 @@ def bench(time: Time) -> Bench:
 
 async def test_a_fresh_claim_is_not_renewed_yet(bench: Bench) -> None:
     await bench.claim()
-    bench.time.now += LEASE / 3 - 0.1
+    bench.time.now += LEASE / 3 - TICK - 0.1
     await bench.beat()
     assert bench.store.calls["renew"] == 0
 
 
-async def test_claims_are_renewed_after_a_third_of_the_lease_in_one_call(bench: Bench) -> None:
+async def test_every_claim_is_renewed_before_a_third_of_its_lease_has_passed(bench: Bench) -> None:
+    """Whenever between two beats it was made: so a handler learns of a cancelled event by then."""
+    claimed: dict[HeldClaim, float] = {}
+    ages: list[float] = []
+    for step in range(1, 51):
+        bench.time.now += TICK / 10
+        if step <= 10:
+            await bench.claim()
+            claimed[bench.held[-1]] = bench.time.now
+        if step % 10 == 0:
+            await bench.beat()
+            renewed = [held for held in claimed if held.deadline == bench.time.now + LEASE * heartbeat.SAFETY]
+            ages += [bench.time.now - claimed.pop(held) for held in renewed if bench.time.now > claimed[held]]
+    assert len(ages) == 10
+    assert min(ages) >= LEASE / 3 - TICK
+    assert LEASE / 3 - TICK / 5 <= max(ages) <= LEASE / 3
+
+
+async def test_the_next_beat_comes_a_tick_after_the_begin_of_the_last(bench: Bench) -> None:
+    """The time that a store took for its answer does not delay the renewal of other claims."""
+    began = bench.time.now
+    bench.time.now += TICK / 4
+    assert bench.heartbeat._pause(began) == pytest.approx(TICK * 3 / 4)
+
+
+async def test_claims_are_renewed_in_one_call(bench: Bench) -> None:
     await bench.claim(50)
-    bench.time.now += LEASE / 3 + 0.1
+    bench.time.now += LEASE / 3
     await bench.beat()
     assert bench.store.calls["renew"] == 1
     assert {held.deadline for held in bench.held} == {bench.time.now + LEASE * heartbeat.SAFETY}
@@ -132,15 +158,13 @@ async def test_a_beat_that_waited_is_followed_at_once_by_one_for_the_next_deadli
         await bench.claim()
         time.now += 2.0
     first, second = bench.held
-    assert bench.heartbeat._pause() == LEASE * heartbeat.TICK
-    time.now = second.deadline - LEASE * (heartbeat.SAFETY - 1 / 3) - 0.1
+    began = time.now = second.deadline - LEASE * heartbeat.SAFETY + LEASE / 3 - TICK - 0.1
     await bench.beat()
     assert [id_ for id_, _ in bench.lost] == [first.ref.id]
-    assert time.now < second.deadline < time.now + LEASE * heartbeat.TICK
-    assert bench.heartbeat._pause() == 0.0
+    assert time.now < second.deadline < time.now + TICK
+    assert bench.heartbeat._pause(began) == 0.0
     await bench.beat()
     assert [id_ for id_, _ in bench.lost] == [first.ref.id, second.ref.id]
-    assert bench.heartbeat._pause() == LEASE * heartbeat.TICK
 
 
 async def test_the_deadline_is_counted_from_before_the_request_was_sent(time: Time) -> None:
@@ -196,6 +220,33 @@ async def test_what_has_not_begun_is_renewed_as_long_as_the_event_loop_lives(ben
         bench.time.now += LEASE / 2
         await bench.beat()
     assert [id_ for id_, _ in bench.lost] == [waiting.ref.id]
+
+
+class InThread(HeldClaim):
+    """A claimed event of which a function runs in a thread."""
+
+    runs = True
+
+    @property
+    def has_no_limit(self) -> bool:
+        return self.runs
+
+
+async def test_the_time_of_a_claim_begins_anew_when_its_function_has_ended_in_its_thread(bench: Bench) -> None:
+    """The event loop needs a moment to notice the end of a function that overstayed."""
+    await bench.claim()
+    overstayed = InThread(bench.held[0].ref, bench.held[0].deadline)
+    bench.held, bench.seconds = [overstayed], {overstayed: 5}
+    for _ in range(10):
+        await bench.beat()
+        bench.time.now += LEASE / 4
+    overstayed.runs = False
+    await bench.beat()
+    assert bench.lost == []
+    for _ in range(6):
+        bench.time.now += LEASE / 4
+        await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [overstayed.ref.id]
 
 
 async def test_a_store_that_hangs_does_not_keep_a_claim_past_its_deadline(time: Time) -> None:

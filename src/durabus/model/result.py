@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -72,23 +73,36 @@ class MaxDepthError(UnrecoverableError):
 
 
 class Suspended(BaseException):
-    """The handler goes on after ``delay`` seconds. Its event goes back to the queue and keeps its attempt.
+    """The handler goes on after ``delay`` seconds, or at the time ``until`` by the clock of the store.
 
-    ``kept`` are results to store in the same step. It is no ``Exception``: a handler that catches those must not take a
-    sleep for a failure.
+    Its event goes back to the queue and keeps its attempt. ``kept`` are results to store in the same step. It is no
+    ``Exception``: a handler that catches those must not take a sleep for a failure.
     """
 
-    def __init__(self, delay: float, kept: tuple[HandlerResult, ...] = ()) -> None:
-        super().__init__(f"goes on in {delay:g} s")
+    def __init__(self, delay: float, kept: tuple[HandlerResult, ...] = (), *, until: float | None = None) -> None:
+        super().__init__(f"goes on in {delay:g} s" if until is None else f"goes on at {until:.3f} s since 1970")
         self.delay = delay
         self.kept = kept
+        self.until = until
 
 
 class Snooze(Suspended):
-    """A handler raises or returns this to be called again after ``delay``, without losing an attempt."""
+    """A handler raises or returns this to be called again after ``delay``, without losing an attempt.
 
-    def __init__(self, delay: Duration) -> None:
-        super().__init__(seconds(delay, "delay", allow_zero=False))
+    ``delay`` may be an instant, a datetime with a time zone: then the handler is called again at that time by the clock
+    of the store, or at once if it is past.
+    """
+
+    def __init__(self, delay: Duration | datetime) -> None:
+        if not isinstance(delay, datetime):
+            super().__init__(seconds(delay, "delay", allow_zero=False))
+            return
+        if delay.utcoffset() is None:
+            raise ConfigurationError(
+                f"Snooze({delay!r}): a datetime must have a time zone, because it names no instant without one; give "
+                "one, such as tzinfo=datetime.UTC, or a number of seconds"
+            )
+        super().__init__(0.0, until=delay.timestamp())
 
 
 class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

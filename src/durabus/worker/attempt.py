@@ -107,9 +107,9 @@ class Attempt:
                         self._stop(handler, ResultStatus.CANCELLED, "before it started")
                     else:
                         await self._one(handler, context, threads, progress)
+            await progress.steps_ended()
         finally:
             progress.end()
-        await progress.steps_ended()
         if self.winner is not None:
             self.leave_only_the_winner()
 

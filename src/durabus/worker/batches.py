@@ -40,7 +40,7 @@ Verdict = tuple[HandlerOutcome | NotStarted, BaseException | None]
 class Member:
     """One event that waits for its batch, or runs in it."""
 
-    __slots__ = ("_progress", "_yielded", "argument", "context", "event", "variables", "verdict")
+    __slots__ = ("_joined", "_progress", "_yielded", "argument", "context", "event", "variables", "verdict")
 
     def __init__(self, context: Context, argument: Any, progress: EventProgress) -> None:
         self.context = context
@@ -50,6 +50,11 @@ class Member:
         self.verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._progress = progress
         self._yielded = False
+        self._joined = perf_counter()
+
+    def time_at(self, instant: float) -> float:
+        """The time by the clock of the store at an instant of ``perf_counter``, at most as late as it really is."""
+        return (self.event.picked_ts or 0.0) + instant - self._joined
 
     @property
     def has_left(self) -> bool:
@@ -79,6 +84,8 @@ class BatchCall:
         self._handler = handler
         self.members = members
         self._threads = threads
+        self._began = 0.0
+        """The time of the call by the clock of the store."""
 
     @property
     def is_left(self) -> bool:
@@ -88,6 +95,7 @@ class BatchCall:
     async def run(self, context: BatchContext) -> None:
         """Call the handler, and give each event its verdict."""
         began = perf_counter()
+        self._began = self.members[0].time_at(began)
         try:
             returned = await self._call(context)
             verdicts = self._judge(returned, milliseconds_since(began))
@@ -139,7 +147,7 @@ class BatchCall:
         return [self._verdict(values.get(member.event.event_id), milliseconds) for member in self.members]
 
     def _verdict(self, value: Any, milliseconds: float) -> Verdict:
-        outcome = from_return(value, milliseconds)
+        outcome = from_return(value, milliseconds, began=self._began)
         if self._handler.result_type is not None:
             outcome = checked(self._handler, outcome)
         return outcome, value if isinstance(value, BaseException) and not outcome.is_suspended else None
@@ -151,7 +159,7 @@ class BatchCall:
                 return self._judge(raised.errors, milliseconds)
             except InvalidEventError as foreign:
                 raised = foreign
-        outcome = from_end(self._handler, raised, milliseconds)
+        outcome = from_end(self._handler, raised, milliseconds, began=self._began)
         return [(outcome, None if outcome.is_suspended else raised)] * len(self.members)
 
     def _count(self, outcomes: Sequence[HandlerOutcome]) -> None:
@@ -202,7 +210,7 @@ class Batcher:
             member = Member(context, argument_of(event, self._handler.item_type), progress)
         except PayloadDecodeError as error:
             self._handler.breaker.abandoned()
-            return from_exception(error, 0.0, on_error)
+            return from_exception(error, 0.0, on_error, began=event.picked_ts)
         member.yield_slot()
         self._inside += 1
         try:

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from durabus.clock import milliseconds_since, perf_counter
-from durabus.errors import InvalidPayloadError, PayloadDecodeError
+from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
 from durabus.model.event import Event
-from durabus.model.limits import stored_text
+from durabus.model.limits import seconds, stored_text
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
@@ -112,9 +112,9 @@ async def execute(
         if gives_no_outcome(raised):
             handler.breaker.abandoned()
             raise
-        outcome = from_end(handler, raised, milliseconds_since(started), on_error)
+        outcome = from_end(handler, raised, milliseconds_since(started), on_error, began=context.event.picked_ts)
     else:
-        outcome = from_return(returned, milliseconds_since(started), on_error)
+        outcome = from_return(returned, milliseconds_since(started), on_error, began=context.event.picked_ts)
         if handler.result_type is not None:
             outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
@@ -138,9 +138,14 @@ def gives_no_outcome(raised: BaseException) -> bool:
 
 
 def from_end(
-    handler: Handler, raised: BaseException, milliseconds: float, on_error: OnError | None = None
+    handler: Handler,
+    raised: BaseException,
+    milliseconds: float,
+    on_error: OnError | None = None,
+    *,
+    began: float | None,
 ) -> HandlerOutcome:
-    """Return the outcome of a call that raised."""
+    """Return the outcome of a call that raised. ``began`` is explained at ``from_exception``."""
     if isinstance(raised, TimeoutExpired):
         error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
         if on_error is not None:
@@ -153,7 +158,7 @@ def from_end(
     ):
         # The user may have pressed Ctrl-C. The attempt has failed, and then the program gets the interrupt.
         asyncio.get_running_loop().call_soon(_interrupt)
-    return from_exception(raised, milliseconds, on_error)
+    return from_exception(raised, milliseconds, on_error, began=began)
 
 
 def _interrupt() -> None:
@@ -231,14 +236,16 @@ async def run_in_time(coroutine: Coroutine[Any, Any, Any], timeout: float | None
     return await _rest(coroutine, waits_for, timeout)
 
 
-def from_return(returned: Any, milliseconds: float, on_error: OnError | None = None) -> HandlerOutcome:
+def from_return(
+    returned: Any, milliseconds: float, on_error: OnError | None = None, *, began: float | None
+) -> HandlerOutcome:
     """Return the outcome of a call that returned: a value, or an error instead of raising it."""
     if returned is None:
         return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds)
     if isinstance(returned, Success):
         return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
     if isinstance(returned, BaseException):
-        return from_exception(returned, milliseconds, on_error)
+        return from_exception(returned, milliseconds, on_error, began=began)
     return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned)
 
 
@@ -254,11 +261,21 @@ def checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
     return outcome
 
 
-def from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None = None) -> HandlerOutcome:
-    """Return the outcome for an error that a handler raised or returned."""
+def from_exception(
+    raised: BaseException, milliseconds: float, on_error: OnError | None = None, *, began: float | None
+) -> HandlerOutcome:
+    """Return the outcome for an error that a handler raised or returned.
+
+    ``began`` is the time by the clock of the store at which the call began: that of the claim, or somewhat later.
+    """
     if asleep := _sleeps_in(raised):
-        delay, kept = min(one.delay for one in asleep), tuple(result for one in asleep for result in one.kept)
-        return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
+        try:
+            delay = min(_delay_of(one, (began or 0.0) + milliseconds / 1000) for one in asleep)
+        except ConfigurationError as too_long:
+            raised = too_long
+        else:
+            kept = tuple(result for one in asleep for result in one.kept)
+            return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
@@ -274,6 +291,11 @@ def _sleeps_in(raised: BaseException) -> list[Suspended]:
         inside = [_sleeps_in(one) for one in raised.exceptions]
         return [one for some in inside for one in some] if all(inside) else []
     return [raised] if isinstance(raised, Suspended) else []
+
+
+def _delay_of(asleep: Suspended, now: float) -> float:
+    """Seconds until the handler goes on. The time by the clock of the store is ``now``, or later."""
+    return asleep.delay if asleep.until is None else seconds(max(asleep.until - now, 0.0), "Snooze")
 
 
 def describe(error: BaseException) -> str:

@@ -33,6 +33,9 @@ SAFETY = 0.9
 """The part of a lease that a worker uses. The rest covers slow requests and clocks that differ."""
 TICK = 0.1
 """The time between two beats, as a part of a lease: a failed renewal gets several more tries before the deadline."""
+RENEW_AFTER = 1 / 3 - TICK
+"""The part of its lease after which a claim is renewed at the next beat: before a third of the lease has passed. A
+handler of an event that was cancelled elsewhere is promised to hear of it by then."""
 STOP_TIMEOUT = 2.0
 """Seconds that ``stop`` waits for a store that does not end a cancelled call."""
 
@@ -80,7 +83,7 @@ T = TypeVar("T")
 
 
 class Heartbeat(Generic[H]):
-    """Renews each claim after a third of its lease.
+    """Renews each claim before a third of its lease has passed.
 
     They are claims on events, unless ``renew`` renews others.
 
@@ -157,20 +160,19 @@ class Heartbeat(Generic[H]):
         await asyncio.sleep(self._tick)
         # Without its loop a worker cannot end anything it holds.
         while self._loop is not None and not self._loop.is_closed():
+            began = monotonic()
             try:
                 await self._beat()
             except Exception:
                 logger.exception("heartbeat failed, will try again")
-            await asyncio.sleep(self._pause())
+            await asyncio.sleep(self._pause(began))
 
-    def _pause(self) -> float:
-        """Seconds until the next beat: 0 if the deadline of a claim comes sooner, which was not due at the last beat.
+    def _pause(self, began: float) -> float:
+        """Seconds until the next beat, which comes a tick after the last one began, or at once.
 
-        The last beat may have waited long for a store that did not answer.
+        The last beat may have waited long for a store that did not answer, and other claims are due meanwhile.
         """
-        next_beat = monotonic() + self._tick
-        soon = any(held.deadline <= next_beat and held not in self._given_up for held in self._held())
-        return 0.0 if soon else self._tick
+        return max(began + self._tick - monotonic(), 0.0)
 
     def _see_loop(self) -> None:
         self._loop_seen = monotonic()
@@ -178,10 +180,10 @@ class Heartbeat(Generic[H]):
     async def _beat(self) -> None:
         now, held = monotonic(), self._held()
         self._given_up.intersection_update(held)
-        self._begun = {c: self._begun.get(c) or (now, self._allowance(c)) for c in held if c.has_begun}
+        self._begun = {claim: self._time_of(claim, now) for claim in held if claim.has_begun}
         due = []
         for claim in held:
-            if claim in self._given_up or claim.deadline - now >= self._lease * (SAFETY - 1 / 3):
+            if claim in self._given_up or claim.deadline - now > self._lease * (SAFETY - RENEW_AFTER):
                 continue
             # A claim that has not begun, or is done and not settled, waits for the event loop, as long as that lives.
             since, seconds = self._begun.get(claim) or (self._loop_seen, self._allowance(claim))
@@ -193,6 +195,14 @@ class Heartbeat(Generic[H]):
             _tell(self._loop, self._see_loop)
         if due:
             await self._renew(due, now)
+
+    def _time_of(self, claim: H, now: float) -> tuple[float, float]:
+        """Since when the handlers of a claim run, and the seconds that they may take.
+
+        While the claim has no limit, its time begins anew: the event loop is yet to notice that the reason is over.
+        """
+        since, seconds = self._begun.get(claim) or (now, self._allowance(claim))
+        return now if claim.has_no_limit else since, seconds
 
     async def _renew(self, due: list[H], now: float) -> None:
         # Never longer than to the first deadline. A claim past it, as after a sleep of the machine, gets one more try.

@@ -79,12 +79,15 @@ class Keeper:
 
     def keep_in_background(
         self, ref: ClaimRef | HandlerClaim, results: tuple[HandlerResult, ...], children: Sequence[Child] = ()
-    ) -> None:
-        """Write the results and wait for nothing: the settlement of the event will carry them, too."""
+    ) -> asyncio.Future[None]:
+        """Write the results once, and wait for nothing: the settlement of the event will carry them, too.
+
+        The future ends with the write, or with its error.
+        """
         kept = self._send(Keep(ref, results, tuple(child.new for child in children)))
-        kept.add_done_callback(_note)
         if children:
             kept.add_done_callback(partial(_note_children, children))
+        return kept
 
     def _send(self, keep: Keep) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
@@ -123,12 +126,6 @@ def _note_children(children: Sequence[Child], stored: asyncio.Future[None]) -> N
     if not stored.cancelled() and stored.exception() is None:
         for child in children:
             child.accept()
-
-
-def _note(stored: asyncio.Future[None]) -> None:
-    error = None if stored.cancelled() else stored.exception()
-    if error is not None and not isinstance(error, LeaseLost | StoreClosedError):  # the heartbeat reports a lost claim
-        logger.warning("results of handlers are not stored before their event ends: %s", error)
 
 
 class Parent(Protocol):
@@ -205,8 +202,10 @@ class EventProgress(msgspec.Struct, eq=False):
     _owed: dict[str, list[Child]] | None = None
     """What handlers and steps that have succeeded emitted, by their name: it must be stored with the success."""
     _kept: int = 0
-    """How many of ``settled`` the store knows, or is about to know."""
+    """How many of ``settled`` the store knows, or gets from a call that repeats until it does."""
     _timer: asyncio.TimerHandle | None = None
+    """The next write."""
+    _handlers_ended: bool = False
     _unstored: dict[str, HandlerResult] | None = None
     """Steps that have ended and that the store has not acknowledged."""
     _running: set[asyncio.Future[None]] | None = None
@@ -282,7 +281,7 @@ class EventProgress(msgspec.Struct, eq=False):
         if self.parts.strict:
             await self._keeper.keep(self.ref, self._unkept(), self._unstored_children())
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
+            self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now, PAUSE)
 
     async def keep(self, result: HandlerResult, children: list[Child]) -> None:
         """Store the result of a step together with what it emitted, and return once that is stored."""
@@ -348,7 +347,8 @@ class EventProgress(msgspec.Struct, eq=False):
         return replace(settlement, children=tuple(child.new for child in children))
 
     def end(self) -> None:
-        """Write nothing more: the settlement carries all results."""
+        """Write nothing more: the settlement carries all results, or an offer does."""
+        self._handlers_ended = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -357,7 +357,26 @@ class EventProgress(msgspec.Struct, eq=False):
         unkept, self._kept = tuple(self.settled[self._kept :]), len(self.settled)
         return unkept
 
-    def _keep_now(self) -> None:
+    def _keep_now(self, pause: float) -> None:
+        """Write what the store does not know. If that fails, write it again after ``pause`` seconds."""
         self._timer = None
-        if self._keeper is not None:
-            self._keeper.keep_in_background(self.ref, self._unkept(), self._unstored_children())
+        if self._keeper is None:
+            return
+        unkept = tuple(self.settled[self._kept :])
+        count = self._kept + len(unkept)
+
+        def note(stored: asyncio.Future[None]) -> None:
+            error = None if stored.cancelled() else stored.exception()
+            if stored.cancelled() or isinstance(error, LeaseLost | StoreClosedError):
+                return  # the heartbeat reports a lost claim
+            if error is None:
+                self._kept = max(self._kept, count)
+            elif not isinstance(error, StoreError):
+                logger.error("results of event %s are not stored before it ends", self.ref.id, exc_info=error)
+            elif not self._handlers_ended:
+                logger.warning("results of event %s are not stored yet, trying again: %s", self.ref.id, error)
+                if self._timer is None:  # another success may have ended meanwhile: its write carries all
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(pause, self._keep_now, min(2 * pause, LONGEST_PAUSE))
+
+        self._keeper.keep_in_background(self.ref, unkept, self._unstored_children()).add_done_callback(note)
