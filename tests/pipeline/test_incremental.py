@@ -19,7 +19,7 @@ from durabus.pipeline.projecting import all_rows
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.rebuilding import rebuild
 from durabus.pipeline.run import Pipeline
-from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
+from durabus.pipeline.schema import ACTIVITY, EVENT_LOG, Table
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.tables import EventTable
 
@@ -104,6 +104,26 @@ async def test_what_is_remembered_of_a_table_ends_with_its_next_commit(lake: Lak
     assert lake.memory.get("bronze.event_log", "x") == 1
     lake.spark.sql(f"ALTER TABLE delta.`{lake.location(EVENT_LOG.name)}` SET TBLPROPERTIES ('a' = 'b')")
     assert lake.memory.get("bronze.event_log", "x") is None
+
+
+def test_commits_ask_spark_for_the_same_on_hosts_of_every_time_zone(lake: Lake) -> None:
+    spark = lake.spark
+    zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    state = spark._jsparkSession.sharedState()  # type: ignore[attr-defined]
+    asked = {}
+    before = zones.getDefault()
+    try:
+        for name in ("UTC", "Europe/Oslo"):
+            zones.setDefault(zones.getTimeZone(name))
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+            begun = state.statusStore().executionsCount()
+            for _ in range(3):
+                lake.append(spark.range(1).coalesce(1), Table(name=f"ops.{name[:3].lower()}", ddl="id BIGINT"))
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+            asked[name] = state.statusStore().executionsCount() - begun
+    finally:
+        zones.setDefault(before)
+    assert asked["Europe/Oslo"] == asked["UTC"]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ CONF: dict[str, str] = {
     # Delta's defaults are for clusters: on two cores these two make small commits three times faster.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # On hosts outside UTC, Delta would read a table's whole log again after each commit, to compare two lists of files.
+    "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
