@@ -10,7 +10,7 @@ import msgspec
 
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.testing.history.subjects import ClaimAsked, Subject
+from durabus.testing.history.subjects import ClaimAsked, Subject, WaitAsked
 
 FOREVER = float("inf")
 
@@ -307,6 +307,28 @@ class History:
             for asked, answer in zip(call.invoke.subjects, answers, strict=True):
                 if asked.id is not None and asked.fence is not None:
                     found.setdefault((asked.id, asked.fence), []).append((call, asked, answer))
+        return found
+
+    @cached_property
+    def asked_waits(self) -> dict[int, dict[str, list[WaitAsked]]]:
+        """The waits that the store has kept, or may have kept, by event and name.
+
+        A repeat or a later attempt asks for one again.
+        """
+        found: dict[int, dict[str, list[WaitAsked]]] = {}
+        for call in self.of("keep_results", "settle_events"):
+            for place, subject in enumerate(call.invoke.subjects):
+                refused = isinstance(call.end, Failed) or (call.ok is not None and call.ok.subjects[place].lost)
+                for wait in () if refused else subject.waits:
+                    found.setdefault(subject.id or 0, {}).setdefault(wait.name, []).append(wait)
+        return found
+
+    @cached_property
+    def finals_of(self) -> dict[str, list[Event]]:
+        """The events after the end of the run, by type."""
+        found: dict[str, list[Event]] = {}
+        for event in self.finals.values():
+            found.setdefault(event.type, []).append(event)
         return found
 
     @cached_property
