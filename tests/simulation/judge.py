@@ -20,6 +20,7 @@ from durabus.testing.simulation.places import MakePlace, MemoryPlace
 from durabus.testing.simulation.run import simulate
 from durabus.testing.simulation.scenario import Scenario, make_scenario
 from durabus.worker import serial
+from durabus.worker.cancelling import EXPIRED
 
 PLACES: dict[str, MakePlace] = {"replicated_log": ReplicatedLogPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
 
@@ -79,5 +80,9 @@ def judge(scenario: Scenario, history: str | None = None) -> Verdict:
     counts["stale writes refused"] = refused(known)
     counts["dead letters"] = dead_letters(known)
     counts += verbs(known)
+    counts["expired"] = sum((entry.reason or "").startswith(EXPIRED) for entry in known.log)
+    counts["cancelled with children"] = sum(one.verb == "cancel" for one in known.returned)
+    counts["requests answered"] = sum(one.verb == "request" and one.error is None for one in known.returned)
+    counts["requests that raised"] = sum(one.error is not None for one in known.returned)
     counts["taken from dead processes"] = sum((entry.error or "").startswith(PROCESS_ENDED) for entry in known.log)
     return Verdict(scenario=scenario, wrong=wrong, counts=counts, trace=outcome.trace)
