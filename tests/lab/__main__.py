@@ -43,6 +43,18 @@ EVENTS_OF_PAIRS = 200
 TOO_LARGE = os.strerror(errno.EFBIG)
 """How a server's log shows that the disk refused a write."""
 
+VERBS = {
+    "steps remembered": 200,
+    "asleep": 200,
+    "waits met": 100,
+    "waits given up": 20,
+    "verdicts of batches": 200,
+    "handlers run for another worker": 50,
+    "cancelled": 50,
+    "children cancelled": 5,
+}
+"""How often the handlers of all rounds together must have used each verb, on every kind of store."""
+
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """How the lab disturbs a kind of store, and which faults must have happened at the end."""
@@ -211,7 +223,8 @@ def main() -> int:
             _say(f"  history in {_kept(report, f'{chosen.kind}-{chosen.seed + number}')}")
     _say(f"\n{chosen.kind}, seeds {chosen.seed} to {chosen.seed + len(rounds) - 1}, {monotonic() - began:.0f} s")
     _say(_text(total, brief=False))
-    missed = {} if chosen.quick else {name: floor for name, floor in kind.floors.items() if total[name] < floor}
+    floors = {} if chosen.quick else VERBS | kind.floors
+    missed = {name: floor for name, floor in floors.items() if total[name] < floor}
     for name, floor in missed.items():
         _say(f"too little happened: {name} {total[name]}, at least {floor} are needed")
     _say(f"{wrong} promises broken")

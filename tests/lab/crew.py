@@ -82,14 +82,15 @@ class Crew:
         self.counts: Counter[str] = Counter()
         self.fates: list[Fate] = []
         """The fates of the next processes."""
-        self.members = [self._bear(None) for _ in range(size)]
+        self.members = [self._bear(place, None) for place in range(size)]
 
-    def _bear(self, fate: Fate | None) -> Member:
+    def _bear(self, place: int, fate: Fate | None) -> Member:
         self._born += 1
         span = self._random.uniform(*self._lives)
         life = msgspec.structs.replace(
             self._template,
             host=f"{self._template.host}-{self._born}",
+            place=place,
             skew=self._random.uniform(-self._skew, self._skew),
         )
         match fate:
@@ -212,7 +213,7 @@ class Crew:
         self._leash.close()
 
     def _replace(self, place: int) -> None:
-        self.members[place] = self._bear(self.fates.pop() if self.fates else None)
+        self.members[place] = self._bear(place, self.fates.pop() if self.fates else None)
 
     def _kill(self, member: Member) -> None:
         member.process.kill()

@@ -15,10 +15,13 @@ from durabus import EventStore
 VERBS = (
     "add_events",
     "claim_next_events",
+    "claim_offered_handlers",
+    "keep_results",
     "list_handlers",
     "register_handlers",
     "renew_event_claims",
     "settle_events",
+    "settle_handlers",
     "wait_for_work",
 )
 """The verbs that a worker of the lab calls."""

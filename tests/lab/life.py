@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 from tests.lab.disk import break_sync
 from tests.lab.failpoints import Failpoint, failing_store
-from tests.lab.workloads import WORKLOADS, Journal
+from tests.lab.journal import Journal
+from tests.lab.workloads import WORKLOADS
 
 from durabus import EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
 from durabus.testing.history.history import Disturbed, Line, decode, encode
@@ -39,6 +40,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
     concurrency: int
     handler_seconds: float
+    place: int = 0
+    """Its place in the crew. Half of the places have a handler that the others lack."""
     skew: float = 0.0
     """By how many seconds its wall clock is wrong."""
     failpoint: Failpoint | None = None
@@ -48,7 +51,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every call is recorded. Over hours that is too much."""
     history: int | None = None
     """How many COMPLETED events the bus keeps."""
-    workload: str = "short work"
+    workload: str = "mixed work"
     results: str = "soon"
 
     @property
@@ -145,6 +148,6 @@ def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventB
         max_history_size=life.history,
         results=life.results,
     )
-    journal = Journal(life.host, Path(life.folder), write, wall)
+    journal = Journal(life.host, Path(life.folder), write, wall, place=life.place)
     WORKLOADS[life.workload](bus, journal, life.handler_seconds)
     return bus

@@ -12,17 +12,20 @@ import msgspec
 from tests.lab.crew import BrokenSync, Crew
 from tests.lab.failpoints import all_failpoints
 from tests.lab.life import SYNC_BROKEN, Life, line_writer, lines_of, wall
-from tests.lab.workloads import HANDLER
-from tests.simulation.counts import dead_letters, refused, takeovers
+from tests.lab.mixed_work import BATCHES, HANDLER, SHARED, MixedEvents
+from tests.simulation.counts import dead_letters, refused, takeovers, verbs
 
-from durabus import EventStore, NewEvent, StoreUnavailableError, new_event, open_store
-from durabus.errors import StoreError
+from durabus import EventStore, StoreUnavailableError, open_store
+from durabus.errors import DurabusError, StoreError
 from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.query import EventQuery
 from durabus.model.settlement import Release
+from durabus.model.statuses import LIVE
 from durabus.testing.history.checker import check
 from durabus.testing.history.completeness import remains
 from durabus.testing.history.history import Disturbed, History, Invoke, Line, Ok, RunSettings, Unknown, Violation
 from durabus.testing.history.recorder import recorded_store
+from durabus.worker.cancelling import cancel_events
 
 TICK = 0.01
 BACKLOG = 1000
@@ -30,6 +33,7 @@ BUS = "default"
 HOST = "publisher"
 SLEPT_OVER = 20
 """The number of events that the sleeper claims and keeps until other workers have them."""
+CANCEL_EVERY = 0.1
 FULL_FOR = (0.05, 0.4)
 DISK_ERROR = "SQLite: disk I/O error"
 
@@ -117,6 +121,7 @@ class Round:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._publish(store, crew))
                     tasks.create_task(self._sleep_over_leases(store, crew))
+                    tasks.create_task(self._cancel(store, crew))
                     tasks.create_task(self._disturb(crew))
                 await self._rest(store, crew)
                 await crew.stop()
@@ -130,12 +135,12 @@ class Round:
 
     async def _publish(self, store: EventStore, crew: Crew) -> None:
         """Publish batches. A batch with an unknown outcome is sent again, and must not be stored twice."""
-        keys = store.features.ordering_keys
+        events = MixedEvents(self._random, self._plan.keys if store.features.ordering_keys else 0)
         while not self._over(crew):
             if await self._is_too_far_behind(store):
                 await asyncio.sleep(self._plan.pause)
                 continue
-            batch = [self._event(keys=keys) for _ in range(self._plan.batch)]
+            batch = events.batch(self._plan.batch)
             while True:
                 try:
                     await store.add_events(batch)
@@ -159,17 +164,29 @@ class Round:
             except StoreError:
                 await asyncio.sleep(self._plan.pause)
 
+    async def _cancel(self, store: EventStore, crew: Crew) -> None:
+        """Cancel one of the newest live events with its children, again and again; half of the times a parent."""
+        newest = EventQuery(bus=BUS, statuses=tuple(LIVE), limit=100)
+        while not self._over(crew):
+            await asyncio.sleep(CANCEL_EVERY)
+            try:
+                live = (await store.find(newest)).events
+                parents = [event.parent_id for event in live if event.parent_id is not None]
+                if not live:
+                    continue
+                wants_parent = parents and self._random.random() < 0.5
+                chosen = self._random.choice(parents if wants_parent else [event.event_id for event in live])
+                cancelled = await cancel_events(store, chosen, reason="planned", children=True)
+            except DurabusError:
+                continue  # it has ended, or the store cannot be reached
+            self._counts["children cancelled"] += sum(event.parent_id is not None for event in cancelled[1:])
+
     async def _is_too_far_behind(self, store: EventStore) -> bool:
         """Return whether too many events wait: on a slow machine a round would end with hours of work."""
         try:
             return (await store.counts()).pending > BACKLOG
         except StoreError:
             return False
-
-    def _event(self, *, keys: bool) -> NewEvent:
-        kind = self._random.choices(("lab.works", "lab.emits", "lab.fails_once", "lab.fails"), (86, 10, 3, 1))[0]
-        key = f"key-{self._random.randrange(self._plan.keys)}" if keys and self._random.random() < 0.2 else None
-        return new_event(kind, None, max_attempts=3 if kind == "lab.fails" else None, ordering_key=key)
 
     async def _disturb(self, crew: Crew) -> None:
         plan = self._plan
@@ -232,7 +249,17 @@ class Round:
 
     async def _judge(self, crew: Crew) -> Report:
         lines = [line for file in sorted(self._folder.glob("*.jsonl")) for line in lines_of(file)]
-        lines.append(RunSettings(tolerance=self._plan.tolerance, handlers=(HANDLER,), repeats=True))
+        lines.append(
+            RunSettings(
+                tolerance=self._plan.tolerance,
+                handlers=(HANDLER,),
+                repeats=True,
+                shows_results=True,
+                one_child=True,
+                batched=(BATCHES,),
+                emitter=HANDLER,
+            )
+        )
         auditor = await open_store(self._direct)
         try:
             lines += await remains(auditor, BUS)
@@ -250,4 +277,8 @@ class Round:
         self._counts["takeovers"] = takeovers(history)
         self._counts["stale writes refused"] = refused(history)
         self._counts["dead letters"] = dead_letters(history)
+        self._counts["handlers run for another worker"] = sum(
+            handler == SHARED for _, _, handler, _ in history.handler_grants
+        )
+        self._counts += verbs(history)
         return Report(counts=self._counts + crew.counts, wrong=wrong, lines=lines)

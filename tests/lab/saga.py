@@ -10,19 +10,18 @@ from pathlib import Path
 
 import msgspec
 from tests.lab.crew import Crew
+from tests.lab.journal import CHARGES, TICKS
 from tests.lab.life import Life, line_writer, lines_of, wall
 from tests.lab.round import BUS, HOST, Report
 from tests.lab.workloads import (
     AFTER_CHILDREN,
     BEFORE_CHILDREN,
-    CHARGES,
     CHILDREN,
     FIRST,
     GO_ON,
     ORDER,
     PAIR,
     SECOND,
-    TICKS,
 )
 from tests.simulation.counts import remembered, takeovers
 

@@ -10,6 +10,15 @@ from tests.servers.presence import installed
 from durabus.testing.servers.server import make_server
 
 SEED = 4711
+VERBS = (
+    "steps remembered",
+    "asleep",
+    "waits met",
+    "waits given up",
+    "verdicts of batches",
+    "handlers run for another worker",
+    "cancelled",
+)
 
 
 @pytest.mark.processes
@@ -36,3 +45,5 @@ async def test_no_fault_of_processes_servers_or_connections_breaks_a_promise(kin
     assert report.counts["kills"] >= 16
     assert report.counts["takeovers"] > 0
     assert report.counts["server kills"] == plan.server_kills
+    for verb in VERBS:
+        assert report.counts[verb] > 0, verb

@@ -35,6 +35,9 @@ FLOORS = {
     "steps remembered": 2.0,
     "asleep": 0.8,
     "cancelled": 0.5,
+    "cancelled with children": 0.01,
+    "expired": 0.4,
+    "requests answered": 0.1,
 }
 """How often each fault must happen in a seed on average: less would prove little."""
 FEW = 100

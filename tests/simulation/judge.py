@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation.counts import dead_letters, late_settlements, refused, remembered, takeovers
+from tests.simulation.counts import dead_letters, late_settlements, refused, takeovers, verbs
 from tests.simulation.replicated_log_place import ReplicatedLogPlace
 from tests.simulation.sqlite_place import SQLitePlace
 
 from durabus.model.claim import PROCESS_ENDED
-from durabus.model.statuses import EventStatus
 from durabus.testing.history.checker import check
 from durabus.testing.history.history import History, Invoke, Unknown, Violation, encode
 from durabus.testing.simulation.loop import SimulationError
 from durabus.testing.simulation.places import MakePlace, MemoryPlace
 from durabus.testing.simulation.run import simulate
-from durabus.testing.simulation.scenario import BATCH_HANDLER, Scenario, make_scenario
+from durabus.testing.simulation.scenario import Scenario, make_scenario
 from durabus.worker import serial
+from durabus.worker.cancelling import EXPIRED
 
 PLACES: dict[str, MakePlace] = {"replicated_log": ReplicatedLogPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
 
@@ -79,14 +79,10 @@ def judge(scenario: Scenario, history: str | None = None) -> Verdict:
     counts["late settlements"] = late_settlements(known)
     counts["stale writes refused"] = refused(known)
     counts["dead letters"] = dead_letters(known)
-    counts["steps computed"] = sum(step.what == "computed" for step in known.steps)
-    counts["steps remembered"] = remembered(known)
-    counts["cancelled"] = sum(event.status is EventStatus.CANCELLED for event in known.finals.values())
-    counts["waits met"] = sum(step.what == "waited" and step.value is not None for step in known.steps)
-    counts["waits given up"] = sum(step.what == "waited" and step.value is None for step in known.steps)
-    counts["verdicts of batches"] = sum(
-        effect.handler == BATCH_HANDLER and effect.what in ("done", "raised") for effect in known.effects
-    )
+    counts += verbs(known)
+    counts["expired"] = sum((entry.reason or "").startswith(EXPIRED) for entry in known.log)
+    counts["cancelled with children"] = sum(one.verb == "cancel" for one in known.returned)
+    counts["requests answered"] = sum(one.verb == "request" and one.error is None for one in known.returned)
+    counts["requests that raised"] = sum(one.error is not None for one in known.returned)
     counts["taken from dead processes"] = sum((entry.error or "").startswith(PROCESS_ENDED) for entry in known.log)
-    counts["asleep"] = sum(effect.what == "asleep" for effect in known.effects)
     return Verdict(scenario=scenario, wrong=wrong, counts=counts, trace=outcome.trace)

@@ -1,4 +1,5 @@
-"""Bugs in what handlers leave behind: results, steps, children, waits, batches, offers, cancellations and presence.
+"""Bugs in what handlers leave behind: results, steps, children, waits, batches, offers, cancellations and presence;
+and in what callers are told.
 
 They are planted as those of ``planted_bugs`` are.
 """
@@ -37,7 +38,7 @@ from durabus.model.settlement import Complete, Fail, Keep
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 from durabus.model.wait import NOT_MET, EventWait, met
 from durabus.stores.memory.waits import Waiter, WaitIndex
-from durabus.worker import process_watch
+from durabus.worker import cancelling, process_watch
 from durabus.worker.batches import BatchCall, Verdict
 from durabus.worker.children.emissions import EmittingCall
 from durabus.worker.coordination import Coordinator
@@ -217,6 +218,26 @@ def batch_verdict_for_another_event() -> AbstractContextManager[Any]:
     return patch.object(BatchCall, "_deliver", deliver)
 
 
+def expiry_not_looked_at() -> AbstractContextManager[Any]:
+    """A worker begins an event however late it claims it."""
+    return patch.object(Event, "has_expired", False)
+
+
+def request_answered_by_the_last_handler() -> AbstractContextManager[Any]:
+    """A request returns the last value of the handlers, not the first one."""
+    original = Handle.finish
+
+    def finish(self: Handle, event: Event, results: tuple[HandlerResult, ...], reason: str | None = None) -> None:
+        original(self, event, results[::-1], reason)
+
+    return patch.object(Handle, "finish", finish)
+
+
+def cancel_that_leaves_the_children() -> AbstractContextManager[Any]:
+    """A cancellation with children looks for those that wait, and misses those that run."""
+    return patch.object(cancelling, "WITH_LIVE_CHILDREN", (EventStatus.PENDING,))
+
+
 HANDLER_BUGS = (
     PlantedBug("memo without fence", memo_without_fence),
     PlantedBug("memo lost with a failure", memo_lost_with_a_failure),
@@ -232,4 +253,7 @@ HANDLER_BUGS = (
     PlantedBug("wait met twice", wait_met_twice),
     PlantedBug("wait without a look back", wait_without_a_look_back),
     PlantedBug("batch verdict for another event", batch_verdict_for_another_event),
+    PlantedBug("expiry not looked at", expiry_not_looked_at),
+    PlantedBug("request answered by the last handler", request_answered_by_the_last_handler),
+    PlantedBug("cancel that leaves the children", cancel_that_leaves_the_children),
 )

@@ -1,15 +1,15 @@
-"""The checker flags what is wrong with waits, batches, offers and the presence of processes."""
+"""The checker flags what is wrong with waits, batches, offers, requests, expiry and the presence of processes."""
 
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from tests.simulation.story import story
+from tests.simulation.story import COMPLETED, story
 
 from durabus.model.claim import MARK, PROCESS_ENDED
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
-from durabus.testing.history.history import Final, Invoke, Line, Logged, Ok, RunSettings, StepEffect
+from durabus.testing.history.history import Final, Invoke, Line, Logged, Ok, RunSettings, StepEffect, VerbEnd
 from durabus.testing.history.subjects import Subject, WaitAsked
 
 WAIT = WaitAsked("mail > wait_for", "order.placed", (), until=6.0)
@@ -71,6 +71,32 @@ def taken_while_present() -> list[Line]:
     return [*lines, *shown("a#9", 3.0, "a")]
 
 
+def requested(value: str | None = None, *, at: float = 7.0, error: str | None = None) -> list[Line]:
+    """Event 1 was requested. It has ended COMPLETED at 4.3, and no handler has a value."""
+    return [*story(), VerbEnd(at, "p", "request", "event-1", 0.0, value, error)]
+
+
+def expiring(id_: int, after: float, *, reason: str | None = None) -> list[Line]:
+    """The event expires ``after`` its creation. ``reason`` is that of its end."""
+    lines: list[Line] = []
+    for line in story():
+        if isinstance(line, Final) and line.event.id == id_:
+            line = Final(replace(line.event, metadata_json=f'{{"expires_after":{after}}}'))  # noqa: PLW2901
+        elif isinstance(line, Logged) and (line.entry.id, line.entry.status) == (id_, COMPLETED):
+            line = Logged(replace(line.entry, reason=reason))  # noqa: PLW2901
+        lines.append(line)
+    return lines
+
+
+def parent_cancelled(at: float) -> list[Line]:
+    """Event 1 and its children were cancelled, which took 0.1 s. Its child 3 ended COMPLETED at 6.45."""
+    child = [
+        Final(replace(line.event, parent_id="event-1")) if isinstance(line, Final) and line.event.id == 3 else line
+        for line in story()
+    ]
+    return [*child, VerbEnd(at + 0.1, "p", "cancel", "event-1", at)]
+
+
 BROKEN: dict[str, tuple[str, Callable[[], list[Line]]]] = {
     "a wait gets an event that it did not wait for": ("waits", lambda: waited("event-1")),
     "a wait gets the second event": ("waits", lambda: waited("event-3")),
@@ -80,6 +106,14 @@ BROKEN: dict[str, tuple[str, Callable[[], list[Line]]]] = {
     "a wait ends with two events": ("steps", two_events),
     "a success of another event is stored": ("results", success_of_another_event),
     "an event ends before a handler that was offered": ("results", ended_before_an_offered_handler),
+    "a request returns a value that no handler had": ("requests", lambda: requested("7")),
+    "a request returns before its event has ended": ("requests", lambda: requested(at=4.0)),
+    "a request says that its event has failed": ("requests", lambda: requested(error="EventFailed")),
+    "a request says that its event was cancelled": ("requests", lambda: requested(error="EventCancelled")),
+    "a request says that no handler ran": ("requests", lambda: requested(error="NoAnswer")),
+    "an event is begun after it has expired": ("expired", lambda: expiring(3, 5.0)),
+    "an event is cancelled before it expires": ("expired", lambda: expiring(3, 7.0, reason="expired 7 s after")),
+    "a child is live after its parent was cancelled with it": ("cancelled", lambda: parent_cancelled(5.0)),
     "two processes have one name": ("presence", one_name_for_two),
     "a process is taken for dead while it shows its presence": ("presence", taken_while_present),
 }
@@ -96,6 +130,13 @@ def test_a_wait_that_gets_the_first_event_or_its_timeout_is_clean() -> None:
     other = WaitAsked("mail > wait_for", "order.shipped", (), until=6.0)
     assert check(waited("event-2")) == []
     assert check(waited(None, 6.0, other)) == []
+
+
+def test_what_callers_are_told_and_an_event_that_is_begun_in_time_are_clean() -> None:
+    assert check(requested()) == []
+    assert check(requested("7", error="TimeoutError")) == []
+    assert check(expiring(3, 6.1)) == []
+    assert check(parent_cancelled(6.4)) == []
 
 
 def test_a_batch_goes_on_for_the_events_that_have_not_left_it() -> None:

@@ -8,13 +8,16 @@ from tests.worker.support import ONCE, STEADY, make_claim, make_handler
 
 from durabus import Event
 from durabus.errors import DuplicateHandlerError
+from durabus.model.claim import HandlerClaim, OfferedHandler
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Cancel, Complete, Fail, Release, Settlement
 from durabus.model.statuses import Completion, ResultStatus
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.missing_handlers import REMOTE_DELAY
-from durabus.worker.progress import EventProgress
+from durabus.worker.offers import OfferedRun, OfferRunner
+from durabus.worker.progress import EventProgress, Keeper
 from durabus.worker.registry import Sighting
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
@@ -361,6 +364,42 @@ async def test_an_event_that_other_nodes_handle_is_given_back() -> None:
     assert isinstance(there, Release)
     assert there.delay == REMOTE_DELAY
     assert isinstance(nowhere, Complete)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "settlement"),
+    [
+        (earlier("theirs"), Cancel),
+        (replace(earlier("theirs"), status=ResultStatus.PENDING, expires_ts=0.0), Cancel),
+        (earlier("theirs", SUCCEEDED), Complete),
+    ],
+    ids=["to be tried again", "offered", "done"],
+)
+async def test_an_expired_event_is_cancelled_if_a_handler_of_any_node_is_not_done(
+    theirs: HandlerResult, settlement: type[Settlement]
+) -> None:
+    dispatcher = Dispatcher(remote=OtherNode())
+    dispatcher.add(make_handler(fine, id="mine"))
+    claim = make_claim(results=[earlier("mine", SUCCEEDED), theirs])
+    event = replace(claim.event, metadata_json='{"expires_after":4.5}', picked_ts=5.0)
+    assert isinstance(await dispatcher.dispatch(replace(claim, event=event, revision="7")), settlement)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_an_offered_handler_begins_only_under_a_claim_of_its_event_that_came_in_time(*, begins: bool) -> None:
+    """An offer of an earlier claim is still there when the event is claimed too late, until that worker cancels it."""
+    calls: list[int] = []
+
+    async def note(event: Event) -> None:
+        calls.append(event.id)
+
+    store, offer = MemoryStore(), replace(earlier("mine"), status=ResultStatus.PENDING, expires_ts=0.0)
+    claim = HandlerClaim(id=1, handler_id="mine", token="t", fence=1, attempts=1, expires_ts=9.0)
+    event = replace(make_claim().event, metadata_json='{"expires_after":4.5}', picked_ts=4.0 if begins else 5.0)
+    runner = OfferRunner(store, dispatcher_of(("mine", note)), Keeper(store), lease=3.0)
+    settlement = await runner.run(OfferedRun(OfferedHandler(event, claim, (offer,)), 60.0))
+    assert settlement is not None
+    assert (calls, settlement.outcome is None) == (([1], False) if begins else ([], True))
 
 
 async def test_a_claim_of_an_unknown_revision_is_judged_after_learning_it() -> None:

@@ -144,16 +144,17 @@ class Dispatcher:
 
         ``progress`` gets the results that no further attempt will change, for a caller that may cancel the others.
         """
-        if claim.event.metadata_json is not None and claim.event.has_expired and self._begins(claim):
-            return _cancel(claim)
+        if claim.event.metadata_json is not None and claim.event.has_expired:
+            return self._dispatch_expired(claim, progress)
         if self.event_timeout is None and self._slow_timeout is None:
             return self._dispatch(claim, progress, None)
         return self._dispatch_in_time(claim, progress)
 
-    def _begins(self, claim: Claim) -> bool:
-        """Whether a handler would run. A parent whose handlers are done only waits for its children."""
+    async def _dispatch_expired(self, claim: Claim, progress: EventProgress | None) -> Settlement:
+        """Cancel an expired event. A parent whose handlers are done, on all nodes, only waits for its children."""
         done = {result.handler_id for result in claim.results if result.status in SETTLED}
-        return not claim.results or any(handler.id not in done for handler in self.route(claim.event.type))
+        left = {*(handler.id for handler in self.route(claim.event.type)), *await self.missing.learn(claim)} - done
+        return expired(claim) if left or not claim.results else await self._dispatch_in_time(claim, progress)
 
     async def _dispatch(  # noqa: C901  (the frequent case stands here as one piece)
         self, claim: Claim, progress: EventProgress | None, attempt: Attempt | None
@@ -339,10 +340,6 @@ class Dispatcher:
             self.gave_away = claim.ref
             return handed_over
         return outcomes.unless_spent(claim, results, milliseconds)
-
-
-async def _cancel(claim: Claim) -> Settlement:
-    return expired(claim)
 
 
 async def _side_by_side(

@@ -111,6 +111,9 @@ class OfferRunner:
     async def _call(self, offered: OfferedHandler, progress: EventProgress) -> HandlerSettlement:
         """Call the handler within its attempts, and return how the claim on it ends."""
         granted = offered.claim
+        if offered.event.metadata_json is not None and offered.event.has_expired:
+            # An earlier claim has offered the handler. The node that has claimed the event too late cancels it.
+            return HandlerSettlement(granted, None, TROUBLE_PAUSE)
         # Steps tell the time of the store from the time of their claim.
         event = replace(offered.event, picked_ts=granted.expires_ts - self._lease)
         mine = next(result for result in offered.results if result.handler_id == granted.handler_id)

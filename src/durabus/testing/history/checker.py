@@ -11,9 +11,12 @@ from durabus.testing.history.lifecycle import backoff, lifecycle, order
 from durabus.testing.history.linear import linearizable
 from durabus.testing.history.outcomes import (
     cancelled,
+    cancelled_children,
     children,
+    expired,
     kept_successes,
     offered_handlers,
+    requests,
     results_shown,
     step_values,
     strict_results,
@@ -47,6 +50,9 @@ CHECKS: tuple[Check, ...] = (
     results_shown,
     children,
     cancelled,
+    cancelled_children,
+    expired,
+    requests,
     waits,
     incarnations,
     taken_for_dead,

@@ -207,7 +207,7 @@ def _overlaps(
         for begin, _, newer in runs[place + 1 :]:
             if end <= begin + history.settings.tolerance:
                 continue
-            picked = _claim_of(history, older, claims)
+            picked = claim_of(history, older, claims)
             since = older.at if picked is None else history.at(picked.picked.at_ts)
             seemed_dead = picked is not None and picked.seemed_dead
             if not seemed_dead and not history.was_frozen(older.host, since, begin):
@@ -379,16 +379,16 @@ def _runs(history: History) -> Iterator[HandlerRun]:
         place = (effect.host, effect.id, effect.fence, effect.handler)
         if effect.what == "start":
             open_[place] = effect
-        elif place in open_ and (held := _claim_of(history, open_[place], claims)) is not None:
+        elif place in open_ and (held := claim_of(history, open_[place], claims)) is not None:
             begun = open_.pop(place)
             yield HandlerRun(held.picked, begun.at, effect.at, begun)
     for begun in open_.values():
-        held = _claim_of(history, begun, claims)
+        held = claim_of(history, begun, claims)
         if held is not None:
             yield HandlerRun(held.picked, begun.at, history.crashes.get(begun.host, FOREVER), begun)
 
 
-def _claim_of(history: History, begun: Effect, claims: dict[tuple[int, int], ClaimInterval]) -> ClaimInterval | None:
+def claim_of(history: History, begun: Effect, claims: dict[tuple[int, int], ClaimInterval]) -> ClaimInterval | None:
     """Return the claim on the event when the handler began. A handler that was claimed by itself has another fence."""
     if (begun.id, begun.handler) not in history.offered:
         return claims.get((begun.id, begun.fence))

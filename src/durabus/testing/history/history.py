@@ -10,7 +10,7 @@ import msgspec
 
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.testing.history.subjects import ClaimAsked, Subject
+from durabus.testing.history.subjects import ClaimAsked, Subject, WaitAsked
 
 FOREVER = float("inf")
 
@@ -108,6 +108,22 @@ class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
     """``start`` or ``end``."""
 
 
+class VerbEnd(msgspec.Struct, frozen=True, tag="verb", gc=False):
+    """A verb of a bus returned to its caller, or raised. The process records it outside of the store."""
+
+    at: float
+    host: str
+    verb: str
+    """``request``, or ``cancel`` with the children."""
+    event_id: str
+    since: float
+    """When the call began."""
+    value: str | None = None
+    """What a request returned, as JSON."""
+    error: str | None = None
+    """The name of the error that it raised."""
+
+
 class Disturbed(msgspec.Struct, frozen=True, tag="disturbed", gc=False):
     """A process was killed, frozen or thawed."""
 
@@ -156,7 +172,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=
     """The handler whose success all children belong to; None if handlers wait for their children."""
 
 
-Line = Invoke | Ok | Failed | Unknown | Effect | StepEffect | Holding | Disturbed | Logged | Final | RunSettings
+Line = (
+    Invoke | Ok | Failed | Unknown | Effect | StepEffect | Holding | VerbEnd | Disturbed | Logged | Final | RunSettings
+)
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Line)
@@ -218,6 +236,7 @@ class History:
         self.effects: list[Effect] = []
         self.steps: list[StepEffect] = []
         self.holdings: list[Holding] = []
+        self.returned: list[VerbEnd] = []
         self.disturbed: list[Disturbed] = []
         self.log: list[LogEntry] = []
         self.finals: dict[int, Event] = {}
@@ -226,6 +245,7 @@ class History:
             Effect: self.effects,
             StepEffect: self.steps,
             Holding: self.holdings,
+            VerbEnd: self.returned,
             Disturbed: self.disturbed,
         }
         for line in lines:
@@ -234,7 +254,7 @@ class History:
                     invokes.append(line)
                 case Ok() | Failed() | Unknown():
                     ends[line.call] = line
-                case Effect() | StepEffect() | Holding() | Disturbed():
+                case Effect() | StepEffect() | Holding() | VerbEnd() | Disturbed():
                     noted[type(line)].append(line)
                 case Logged():
                     self.log.append(line.entry)
@@ -307,6 +327,28 @@ class History:
             for asked, answer in zip(call.invoke.subjects, answers, strict=True):
                 if asked.id is not None and asked.fence is not None:
                     found.setdefault((asked.id, asked.fence), []).append((call, asked, answer))
+        return found
+
+    @cached_property
+    def asked_waits(self) -> dict[int, dict[str, list[WaitAsked]]]:
+        """The waits that the store has kept, or may have kept, by event and name.
+
+        A repeat or a later attempt asks for one again.
+        """
+        found: dict[int, dict[str, list[WaitAsked]]] = {}
+        for call in self.of("keep_results", "settle_events"):
+            for place, subject in enumerate(call.invoke.subjects):
+                refused = isinstance(call.end, Failed) or (call.ok is not None and call.ok.subjects[place].lost)
+                for wait in () if refused else subject.waits:
+                    found.setdefault(subject.id or 0, {}).setdefault(wait.name, []).append(wait)
+        return found
+
+    @cached_property
+    def finals_of(self) -> dict[str, list[Event]]:
+        """The events after the end of the run, by type."""
+        found: dict[str, list[Event]] = {}
+        for event in self.finals.values():
+            found.setdefault(event.type, []).append(event)
         return found
 
     @cached_property

@@ -1,12 +1,19 @@
-"""Checks that successes which the store knows are not repeated, that the log shows them, and that a cancel holds."""
+"""Checks of successes, children, cancellations and requests.
+
+Successes that the store knows are not repeated, and the log shows them. What the callers of a bus were told is true.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from durabus.model.statuses import Action, EventStatus, ResultStatus
-from durabus.testing.history.history import FOREVER, Failed, History, Violation
+from durabus.model.log_entry import LogEntry
+from durabus.model.settlement import NO_HANDLER
+from durabus.model.statuses import DEAD_LETTER, LIVE, TERMINAL, Action, EventStatus, ResultStatus
+from durabus.testing.history.claims import claim_of, held_claims
+from durabus.testing.history.history import FOREVER, Failed, History, VerbEnd, Violation
+from durabus.worker.cancelling import EXPIRED
 from durabus.worker.steps import SEPARATOR
 
 Place = tuple[int, str]
@@ -210,3 +217,79 @@ def cancelled(history: History) -> Iterator[Violation]:
                 f"{effect.handler} of event {effect.id} on {effect.host}: {effect.what} {effect.at - latest:.3f} s "
                 "later than one lease after its cancellation",
             )
+
+
+def requests(history: History) -> Iterator[Violation]:
+    """A request ends as its event did: with the first value of its handlers, or with the error that the log explains.
+
+    A request that was given up after its time says nothing about its event.
+    """
+    trails = {trail[0].event_id: trail for trail in history.trails.values()}
+    for one in history.returned:
+        if one.verb != "request" or one.error == TimeoutError.__name__:
+            continue
+        latest = one.at + history.settings.tolerance + 1e-6
+        before = [entry for entry in trails.get(one.event_id, ()) if history.at(entry.at_ts) <= latest]
+        if not any(_explains(entry, one) for entry in before):
+            told = f"returned {one.value}" if one.error is None else f"raised {one.error}"
+            yield Violation(
+                "requests", f"the request {one.event_id} of {one.host} {told}, and its event did not end so"
+            )
+
+
+def _explains(entry: LogEntry, request: VerbEnd) -> bool:
+    """Return whether a request may end so because of this entry of its event."""
+    match request.error:
+        case None:
+            is_end = entry.action is Action.COMPLETED and entry.reason != NO_HANDLER
+            return is_end and request.value == _first_value(entry)
+        case "EventFailed":
+            return entry.status in DEAD_LETTER
+        case "EventCancelled":
+            return entry.action is Action.CANCELLED
+        case _:
+            return entry.action is Action.COMPLETED and entry.reason == NO_HANDLER
+
+
+def _first_value(entry: LogEntry) -> str | None:
+    succeeded = (result for result in entry.results if result.status is ResultStatus.SUCCEEDED)
+    return next((result.value_json for result in succeeded if result.value_json is not None), None)
+
+
+def cancelled_children(history: History) -> Iterator[Violation]:
+    """Children that were live when their parent was cancelled with its children have ended when that returns."""
+    children: dict[str | None, list[Sequence[LogEntry]]] = {}
+    for event in history.finals.values():
+        children.setdefault(event.parent_id, []).append(history.trails.get(event.id, ()))
+    slack = history.settings.tolerance + 1e-6
+    for one in history.returned:
+        for trail in children.get(one.event_id, ()) if one.verb == "cancel" else ():
+            before = [entry for entry in trail if history.at(entry.at_ts) < one.since - slack]
+            ends = [entry for entry in trail[len(before) :] if entry.status in TERMINAL]
+            was_live = bool(before) and before[-1].status in LIVE
+            if was_live and not any(history.at(entry.at_ts) <= one.at + slack for entry in ends):
+                yield Violation("cancelled", f"event {trail[0].id} was live after its parent was cancelled with it")
+
+
+def expired(history: History) -> Iterator[Violation]:
+    """No handler begins under a claim that came after the time of the event; no event is cancelled for that before."""
+    claims = held_claims(history)
+    expires = {
+        event.id: event.created_ts + event.expires_after
+        for event in history.finals.values()
+        if event.expires_after is not None
+    }
+    for effect in history.effects:
+        if effect.what != "start" or effect.id not in expires:
+            continue
+        held = claim_of(history, effect, claims)
+        if held is not None and held.picked.at_ts > expires[effect.id] + 1e-6:
+            late = held.picked.at_ts - expires[effect.id]
+            yield Violation(
+                "expired", f"{effect.handler} began event {effect.id}, claimed {late:.3f} s after it had expired"
+            )
+    for id_, instant in expires.items():
+        for entry in history.trails.get(id_, ()):
+            if (entry.reason or "").startswith(EXPIRED) and entry.at_ts < instant - 1e-6:
+                early = instant - entry.at_ts
+                yield Violation("expired", f"event {id_} was cancelled {early:.3f} s before it expires")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from durabus.model.event import Event
-from durabus.testing.history.history import FOREVER, Failed, History, StepEffect, Violation
+from durabus.testing.history.history import FOREVER, History, StepEffect, Violation
 from durabus.testing.history.subjects import WaitAsked
 
 
@@ -14,11 +14,10 @@ def waits(history: History) -> Iterator[Violation]:
 
     That a wait ends in the same way every time is the matter of ``step_values``.
     """
-    asked = asked_waits(history)
     for step in history.steps:
         if step.what != "waited":
             continue
-        known = asked.get((step.id, step.name))
+        known = history.asked_waits.get(step.id, {}).get(step.name)
         if known is None:
             yield Violation("waits", f"{step.name} of event {step.id} is over, and no call had stored the wait")
         elif step.value is None:
@@ -31,28 +30,16 @@ def may_be_met(history: History, id_: int, instant: float) -> bool:
     """Return whether an event that another one waits for was stored by then: it makes the waiting event due."""
     return any(
         event.id > id_ and event.created_ts <= instant and wait.matches(event)
-        for (waiting, _), known in asked_waits(history).items()
-        if waiting == id_
+        for known in history.asked_waits.get(id_, {}).values()
         for wait in known
-        for event in history.finals.values()
+        for event in history.finals_of.get(wait.type, ())
     )
-
-
-def asked_waits(history: History) -> dict[tuple[int, str], list[WaitAsked]]:
-    """Return the waits that the store has kept, or may have kept. A repeat or a later attempt asks for one again."""
-    found: dict[tuple[int, str], list[WaitAsked]] = {}
-    for call in history.of("keep_results", "settle_events"):
-        for place, subject in enumerate(call.invoke.subjects):
-            refused = isinstance(call.end, Failed) or (call.ok is not None and call.ok.subjects[place].lost)
-            for wait in () if refused else subject.waits:
-                found.setdefault((subject.id or 0, wait.name), []).append(wait)
-    return found
 
 
 def _matches(history: History, step: StepEffect, wait: WaitAsked, before: float) -> list[Event]:
     """Return the matching events that were stored after the waiting event, and before an instant; in their order."""
     bus = history.finals[step.id].bus if step.id in history.finals else None
-    later = (event for event in history.finals.values() if event.id > step.id and event.bus == bus)
+    later = (event for event in history.finals_of.get(wait.type, ()) if event.id > step.id and event.bus == bus)
     found = (event for event in later if event.created_ts < before and wait.matches(event))
     return sorted(found, key=lambda event: event.id)
 

@@ -5,30 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from durabus.bus.event_bus import EventBus
-from durabus.errors import DurabusError, StoreError
+from durabus.errors import DurabusError, EventCancelled, EventFailed, NoAnswer, StoreError
 from durabus.maintenance.services import Expiry
 from durabus.model.claim import LockClaim
+from durabus.model.event import Event
+from durabus.model.payload import encode_payload
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.queue.dead_letters import DLQInspector
 from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
-from durabus.testing.history.history import Holding, Line
+from durabus.testing.history.history import Holding, Line, VerbEnd
 from durabus.testing.simulation.loop import THREAD, SimulationError, ThreadQueue, VirtualLoop, context_of
 from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
+from durabus.worker.cancelling import cancel_events
 from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 
 MAIN = "main"
 BUS = "simulated"
 LOCK = "ledger"
+REQUESTED = "sim.requested"
+"""The type of events whose value a process requests."""
 TRY_AGAIN = 0.4
 """Seconds that a process waits after an error of the store."""
 READ_EVERY = 1.0
+LOOKS_FOR_PARENT = 20
 LOOK_FOR_EXPIRED = 0.1
 """The part of a lease after which a server looks for expired claims again."""
 LIVE = (EventStatus.PENDING, EventStatus.PROCESSING)
@@ -155,12 +161,51 @@ class PublisherProcess(Process):
                     ordering_key=plan.ordering_key,
                     idempotency_key=plan.idempotency_key,
                     max_attempts=plan.max_attempts,
+                    expires=None if plan.expires is None else plan.delay + plan.expires,
                 )
             except DurabusError:
                 if not plan.given_up:
                     await asyncio.sleep(TRY_AGAIN)
                     continue
             self._left.pop(plan.number, None)  # a process that shuts down and its successor may both publish the event
+
+
+class RequesterProcess(Process):
+    """Requests the values of its events, all side by side. ``left`` outlives the process, as that of a publisher."""
+
+    def __init__(self, *args: Any, left: dict[int, str]) -> None:
+        super().__init__(*args)
+        self._left = left
+        """The ids of the events that have no answer yet, by number."""
+
+    async def run(self) -> None:
+        """Request each event at its time, until it has an answer."""
+        bus = self.bus = EventBus(self.store, name=BUS, lease=self.scenario.lease)
+        await asyncio.gather(*(self._request(bus, plan_of(self.scenario, number)) for number in self._left))
+        self.done = True
+
+    async def _request(self, bus: EventBus, plan: EventPlan) -> None:
+        event_id = self._left[plan.number]
+        await asyncio.sleep(max(plan.at - self._now(), 0.0))
+        while plan.number in self._left and not self.done:
+            since, value, error = self._now(), None, None
+            try:
+                value = await bus.request(
+                    REQUESTED,
+                    {"number": plan.number, "group": plan.group},
+                    timeout=plan.patience,
+                    event_id=event_id,
+                    ordering_key=plan.ordering_key,
+                    max_attempts=plan.max_attempts,
+                )
+            except (EventFailed, EventCancelled, NoAnswer, TimeoutError) as raised:
+                error = type(raised).__name__
+            except DurabusError:
+                await asyncio.sleep(TRY_AGAIN)
+                continue
+            answer = None if value is None else encode_payload(value)
+            self._write(VerbEnd(self._now(), self.host, "request", event_id, since, answer, error))
+            self._left.pop(plan.number, None)  # see ``PublisherProcess``
 
 
 class LogReaderProcess(Process):
@@ -209,7 +254,7 @@ class Locker(Process):
 
 
 class Administrator(Process):
-    """Requeues dead letters and cancels events, a few times."""
+    """Requeues dead letters and cancels events, a few times, some of them with their children."""
 
     async def run(self) -> None:
         """Look for dead letters and for live events from time to time."""
@@ -224,10 +269,30 @@ class Administrator(Process):
                 live = (await self.store.find(EventQuery(bus=BUS, statuses=LIVE))).events if cancels else ()
                 if live:
                     cancels -= 1
-                    await self.store.cancel_event(chance.choice(live).event_id, reason="planned")
+                    await self._cancel(live, chance)
             except DurabusError:
                 continue
         self.done = True
+
+    async def _cancel(self, live: Sequence[Event], chance: random.Random) -> None:
+        """Cancel one of the events; in a scenario with children, a parent with its children if there is one soon."""
+        parent = await self._parent() if self.scenario.children else None
+        if parent is None:
+            await self.store.cancel_event(chance.choice(live).event_id, reason="planned")
+            return
+        since = self._now()
+        await cancel_events(self.store, parent, reason="planned", children=True)
+        self._write(VerbEnd(self._now(), self.host, "cancel", parent, since))
+
+    async def _parent(self) -> str | None:
+        """Return the parent of a live event, as soon as there is one; None if that takes too long."""
+        for _ in range(LOOKS_FOR_PARENT):
+            live = (await self.store.find(EventQuery(bus=BUS, statuses=LIVE))).events
+            found = next((event.parent_id for event in live if event.parent_id is not None), None)
+            if found is not None:
+                return found
+            await asyncio.sleep(TRY_AGAIN)
+        return None
 
 
 class ServingProcess(Process):

@@ -27,6 +27,7 @@ from durabus.testing.simulation.processes import (
     LogReaderProcess,
     Process,
     PublisherProcess,
+    RequesterProcess,
     ServingProcess,
 )
 from durabus.testing.simulation.scenario import BATCH_HANDLER, STORE_RESTART, Disturbance, Scenario, plan_of
@@ -83,6 +84,7 @@ class SimulationRun:
         self._left: list[dict[int, str]] = [{} for _ in range(scenario.publishers)]
         for number in scenario.events:
             self._left[plan_of(scenario, number).publisher][number] = new_event_id()
+        self._asked = {number: new_event_id() for number in scenario.asked}
         worker = QueueWorker if scenario.queue else BusWorker
         self._seats = [
             *(Seat(f"worker-{n}", self._maker(worker)) for n in range(scenario.workers)),
@@ -93,6 +95,7 @@ class SimulationRun:
             Seat("reader", self._maker(LogReaderProcess, place=self._read, seed=scenario.seed)),
             *(Seat(f"locker-{n}", self._maker(Locker)) for n in range(scenario.lockers)),
             Seat("administrator", self._maker(Administrator)),
+            *([Seat("requester", self._maker(RequesterProcess, left=self._asked))] if scenario.requests else []),
             *([Seat("server", self._maker(ServingProcess))] if scenario.served else []),
         ]
 
@@ -220,7 +223,7 @@ class SimulationRun:
             await asyncio.sleep(LOOK_EVERY)
             counts = await auditor.counts(BUS)
             head = await auditor.log_head()
-            published = not any(self._left)
+            published = not any((*self._left, self._asked))
             if published and not counts.pending + counts.processing and self._read[-1] == head:
                 return True
         return False

@@ -19,6 +19,8 @@ CUT_OFF = "cut off"
 BATCH_HANDLER = "batch"
 GROUPS = 3
 """The number of groups that the events belong to. A handler can wait for the next event of a group."""
+FIRST_ASKED = 1001
+"""The number of the first requested event."""
 MAX_TRIES = 150
 """Maximum number of smaller scenarios to try while reducing a failing one."""
 
@@ -26,7 +28,8 @@ MAX_TRIES = 150
 class Disturbance(msgspec.Struct, frozen=True):
     """The director disturbs the ``target``-th process at an instant, and lets it recover ``seconds`` later.
 
-    Targets count the workers first, then the publishers, the reader of the log, and the processes that use locks.
+    Targets count the workers first, then the publishers, the reader of the log, the processes that use locks, the
+    administrator, and the process that makes requests.
     """
 
     at: float
@@ -86,6 +89,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     served: bool = False
     """Whether a server looks for expired claims, as it does beside the workers. It claims nothing itself, so the result
     of a slow worker often arrives before the event's next claim."""
+    requests: int = 0
+    """The number of events whose value a further process requests."""
+    expires: bool = False
+    """Whether some events expire."""
+    keyed: bool = False
+    """Whether children have a ``key``. Then each attempt gives its child another payload."""
+
+    @property
+    def asked(self) -> range:
+        """The numbers of the requested events."""
+        return range(FIRST_ASKED, FIRST_ASKED + self.requests)
 
     @property
     def chaos_ends(self) -> float:
@@ -130,6 +144,10 @@ class EventPlan(msgspec.Struct, frozen=True):
     snooze: float
     """The seconds for which the first claim of the event is snoozed; 0 if it is not."""
     wait: PlannedWait | None
+    expires: float | None
+    """The seconds after it is due from which on no worker begins the event."""
+    patience: float
+    """The seconds that a request of the event waits."""
 
     @property
     def group(self) -> int:
@@ -175,7 +193,7 @@ def make_scenario(seed: int, store: str = "memory") -> Scenario:
         skewed=chance.random() < 0.7,  # noqa: PLR2004
         **_verbs(seed, queue=queue),
     )
-    return _with_further_verbs(made)
+    return _with_callers(_with_further_verbs(made), processes)
 
 
 def _verbs(seed: int, *, queue: bool) -> dict[str, Any]:
@@ -202,6 +220,20 @@ def _with_further_verbs(made: Scenario) -> Scenario:
         batch=chance.choice((0, 0, 0, 2, 5)) if not serial else 0,
         presence=chance.random() < 0.6 and not (serial or made.split or made.lockers),  # noqa: PLR2004
     )
+
+
+def _with_callers(made: Scenario, processes: int) -> Scenario:
+    """Add expiry, keys of children, and requests with faults of their process. They have their own numbers, too."""
+    chance, lease = random.Random(f"{made.seed}/callers"), made.lease
+    made = replace(made, expires=chance.random() < 0.3, keyed=made.children and chance.random() < 0.5)  # noqa: PLR2004
+    if made.queue or chance.random() < 0.6:  # noqa: PLR2004
+        return made
+    kinds = (CRASH, FREEZE, CUT_OFF)
+    faults = [
+        Disturbance(chance.uniform(0.1, CHAOS * lease), chance.choice(kinds), processes + 1, chance.uniform(0.1, lease))
+        for _ in range(chance.randint(0, 2))
+    ]
+    return replace(made, requests=chance.randint(1, 4), disturbances=_in_order(*made.disturbances, *faults))
 
 
 def _in_order(*disturbances: Disturbance) -> tuple[Disturbance, ...]:
@@ -270,6 +302,17 @@ def _verbs_of(scenario: Scenario, number: int) -> dict[str, Any]:
         "sleep": chance.uniform(0.1, 1.0) * lease if kind < 0.4 else 0.0,  # noqa: PLR2004
         "snooze": chance.uniform(0.1, 1.0) * lease if 0.3 < kind < 0.6 else 0.0,  # noqa: PLR2004
         "wait": _wait_of(scenario, number) if scenario.waits else None,
+        **_callers_of(scenario, number),
+    }
+
+
+def _callers_of(scenario: Scenario, number: int) -> dict[str, float | None]:
+    """Return what the caller of an event wants: when the event expires, and how long a request waits."""
+    chance, lease = random.Random(f"{scenario.seed}/callers/{number}"), scenario.lease
+    expires = scenario.expires and chance.random() < 0.4  # noqa: PLR2004
+    return {
+        "expires": chance.uniform(0.1, 2.0) * lease if expires else None,
+        "patience": chance.choice((0.5, 4.0, 12.0)) * lease,
     }
 
 
@@ -329,6 +372,9 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         "batch": 0,
         "presence": False,
         "served": False,
+        "requests": 0,
+        "expires": False,
+        "keyed": False,
         "handlers": 1,
         "mode": EventMode.PARALLEL,
         "concurrency": 1,

@@ -16,7 +16,7 @@ from durabus.model.result import BatchFailed, Snooze, Suspended, UnrecoverableEr
 from durabus.model.statuses import ResultMode
 from durabus.queue.event_queue import EventQueue
 from durabus.testing.history.history import Effect, StepEffect
-from durabus.testing.simulation.processes import BUS, TRY_AGAIN, Process
+from durabus.testing.simulation.processes import BUS, REQUESTED, TRY_AGAIN, Process
 from durabus.testing.simulation.scenario import BATCH_HANDLER, EventPlan, plan_of
 from durabus.worker.handler import Context
 from durabus.worker.steps import WAIT_FOR
@@ -93,7 +93,11 @@ class WorkerProcess(Process):
 
     async def _emit_child(self, ctx: Context, handler: str, plan: EventPlan) -> None:
         if plan.child and not ctx.event.payload.get("child") and handler == "handler-0":
-            child = ctx.emit("sim.child", {"number": plan.number, "group": plan.group, "child": True})
+            payload = {"number": plan.number, "group": plan.group, "child": True}
+            if self.scenario.keyed:
+                child = ctx.emit("sim.child", {**payload, "fence": ctx.fence}, key="child")
+            else:
+                child = ctx.emit("sim.child", payload)
             if self.scenario.awaited:
                 await child
 
@@ -150,8 +154,10 @@ class BusWorker(WorkerProcess):
         return names
 
     def _handler(self, name: str) -> Callable[[Event, Context], Any]:
-        async def handle(event: Event, ctx: Context) -> int | None:
+        async def handle(event: Event, ctx: Context) -> int | str | None:
             plan = await self.work(event, name, ctx)
+            if event.type == REQUESTED:
+                return f"{name} on {self.host} with fence {ctx.fence}"
             return plan.number if plan.number % 3 == 0 else None
 
         return handle
