@@ -23,7 +23,7 @@ RAM_DISK := $(if $(RAM_DISK),$(shell df -Pk $(RAM_DISK) | awk 'END { if ($$4 > 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check check-types check-style test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check check-types check-style compiled-tests test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,8 +43,13 @@ check-style:
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo --no-cache
 
-test: check ## Everything that must pass: check, then all tests but those of `make long`
+test: install ## Everything that must pass: check, then all tests but those of `make long`
+	@$(MAKE) --no-print-directory -j 2 check-types check-style compiled-tests
 	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 4 --no-loadscope-reorder -m 'not long' $(ARGS)
+
+# Otherwise each process of the tests would compile all modules and rewrite all assertions for itself.
+compiled-tests:
+	-@$(BIN)/pytest --collect-only -q -m 'not long' > /dev/null
 
 coverage: install ## Run the tests, and report which lines and branches of src/durabus none of them takes
 	$(BIN)/coverage erase
