@@ -14,6 +14,7 @@ from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
+from durabus.pipeline.proof_chain import PROOFS, Proven, SegmentState, read_chain
 from durabus.pipeline.report_data import Activity, read_activity
 from durabus.pipeline.report_html import (
     Markup,
@@ -29,7 +30,6 @@ from durabus.pipeline.report_html import (
 from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
 from durabus.pipeline.slos import SLOS
 from durabus.pipeline.status import last_steps
-from durabus.pipeline.verification import PROOFS, Proven, SegmentState, read_chain
 
 MAX_ROWS = 200
 """Maximum number of rows of a table."""
