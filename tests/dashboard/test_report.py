@@ -2,114 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from durabus.pipeline.report import ReportData, _slo_table
-from durabus.pipeline.report_data import Activity, PercentileLines, ReportSeries
-from durabus.pipeline.report_html import html_page
-from durabus.pipeline.schema import HISTOGRAMS
+from tests.dashboard.reports import MINUTES, activity, made, quiet
 
 # The first test with a browser on a machine may have to install it.
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-MADE_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
-FIRST = 1_767_312_000
-"""2026-01-02 00:00 UTC"""
-MINUTES = 180
 CHARTS = ("throughput", "depth", "latency", "failures", "reasons", "workers")
-PAIRS = (("shop", "order.placed"), ("shop", "payment.taken"), ("mail", "mail.requested"))
-
-
-def series(facet: str, bus: str, type_: str | None, name: str | None, /, **counters: int) -> ReportSeries:
-    """Make a series with the same values in every minute."""
-    return ReportSeries(
-        facet=facet,
-        bus=bus,
-        type=type_,
-        name=name,
-        at=list(range(MINUTES)),
-        counters={counter: [value] * MINUTES for counter, value in counters.items()},
-        spans={span: [12.0, 480.0, 2_400.0] for span in HISTOGRAMS},
-        last_at="2026-01-02 02:59:00",
-        example=f"{name}: 17",
-        example_event_id="0190",
-    )
-
-
-def percentiles(bus: str | None, type_: str | None, p95: float) -> PercentileLines:
-    values: tuple[float | None, ...] = (p95 / 40, p95, p95 * 5)
-    return PercentileLines(
-        bus=bus,
-        type=type_,
-        at=list(range(MINUTES)),
-        spans={span: [[value] * MINUTES for value in values] for span in HISTOGRAMS},
-        whole={span: list(values) for span in HISTOGRAMS},
-    )
-
-
-def activity(*, period: str = "minute", seconds: int = 60) -> Activity:
-    """Return three hours of a busy shop: 7-digit sums, one type that fails. Shorter periods make it a shorter time."""
-    same = {"waiting_change": 10, "working_change": 1, "handler_us": 5_000_000}
-    counts = {"published": 7_000, "completed": 6_990, "claimed": 7_100}
-    types = [
-        series(
-            "type",
-            bus,
-            type_,
-            None,
-            **{name: value * (n + 1) for name, value in counts.items()},
-            dead=n,
-            retried=100 * n,
-            failed=100 * n,
-            **same,
-        )
-        for n, (bus, type_) in enumerate(PAIRS)
-    ]
-    others = [
-        series("handler", "shop", "order.placed", "orders.fulfil", completed=6_990, failed=10, handler_us=5_000_000),
-        series("error", "mail", "mail.requested", "SMTPError: <n> mailbox <text> is full", failed=200, dead=2),
-        series("error", "shop", "payment.taken", "</script><b>TimeoutError</b>", failed=100, dead=1),
-        series("worker", "shop", None, "web-1:100", claimed=7_000, busy_us=30_000_000),
-        series("parent", "mail", "mail.requested", "order.placed", published=3_500, completed=3_400, dead=2),
-    ]
-    known = [percentiles(None, None, 500.0), percentiles("shop", None, 300.0), percentiles("mail", None, 900.0)]
-    known += [percentiles(None, type_, 700.0) for _, type_ in PAIRS] + [percentiles(*pair, 700.0) for pair in PAIRS]
-    return Activity(
-        period=period,
-        seconds=seconds,
-        first=FIRST,
-        count=MINUTES,
-        series=types + others,
-        percentiles=known,
-        left_out={"error": 7},
-    )
-
-
-SLO = {"slo": "in time", "bus": None, "type": "order.*", "objective": 0.99, "within_ms": 2_000.0, "seconds": 3_600,
-       "good": 1_234_567, "bad": 12, "bad_share": 0.00001, "burn_rate": 0.001, "budget_left": 0.999}  # fmt: skip
-
-
-def made(folder: Path, shown: Activity | None) -> Path:
-    """Write the page as ``durabus pipeline report`` does."""
-    sections = dict.fromkeys(("proof", "gaps", "expectations", "steps", "stale"), "")
-    page = html_page(
-        msgspec.json.encode(ReportData(activity=shown, slos=[SLO])),
-        lake="/lakes/shop & sons",
-        made_at=MADE_AT,
-        with_charts=shown is not None,
-        notices=[] if shown else ["The charts are not made yet."],
-        sections={**sections, "slos": _slo_table([SLO])},
-    )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -208,6 +113,46 @@ async def test_texts_of_events_are_shown_as_text(opened: Page) -> None:
     await expect(opened.locator("#errors .rows > p")).to_have_text("7 more are not shown; gold.activity has them.")
 
 
+async def test_what_is_wrong_with_the_lake_stands_at_the_top_and_in_its_section(opened: Page) -> None:
+    assert await opened.locator(".notice").all_inner_texts() == [
+        "Trimmed before it was archived: 1,200 log entries, 1 gap of unknown size.",
+        "The newest proof does not hold: entries are missing in the lake, or differ.",
+        "Broken expectations: 2 of 3.",
+        "Failed steps: spent.",
+    ]
+    for fact, value in {
+        "Result": "not complete",
+        "Proven complete": "250,000 of 500,000 log entries",
+        "What differs": "entries 250,000 to 499,999: it was changed",
+        "Missing in the lake": "3",
+        "Signature": "a1" * 32,
+    }.items():
+        row = opened.locator("#proof tr", has=opened.locator(f"th:text-is('{fact}')"))
+        await expect(row.locator("td")).to_have_text(value)
+    for section, rows in {
+        "gaps": [
+            ["2026-01-02 03:04:00", "forced trim", "450000", "500000", "50,000", "1,200"],
+            ["2026-01-02 03:04:00", "trimmed before this lake began", "the beginning", "120", "unknown", "unknown"],
+        ],
+        "parents": [
+            ["order.placed", "1,260,000", "", "", "", ""],
+            ["↳ mail / mail.requested", "630,000", "50.0 %", "612,000", "360", "480 ms"],
+        ],
+        "expectations": [
+            ["total is positive", "silver.order_placed", "fail", "1,234,567", "17", "broken", "Show"],
+            ["customer is known", "silver.order_placed", "warn", "1,234,567", "1", "broken", "Show"],
+            ["order is unique", "silver.order_placed", "quarantine", "1,234,567", "0", "met", ""],
+        ],
+    }.items():
+        found = opened.locator(f"#{section} tbody tr")
+        assert [await one.locator("td").all_inner_texts() for one in await found.all()] == rows, section
+    await opened.locator("#expectations summary").first.click()
+    await expect(opened.locator("#expectations details code").first).to_contain_text('"name":"<b>Ada</b>"')
+    failed = opened.locator("#steps tr", has_text="spent v2")
+    await expect(failed.locator(".badge.bad")).to_have_text("failed")
+    await expect(failed.locator("code")).to_contain_text("[DIVIDE_BY_ZERO]")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path, scheme: str) -> None:
     path = made(tmp_path, activity())
@@ -225,30 +170,21 @@ async def test_a_lake_without_activity_says_what_is_missing(browser: Browser, tm
     context = await browser.new_context()
     page = await context.new_page()
     await page.goto(made(tmp_path, None).as_uri())
-    await expect(page.locator(".notice")).to_have_text("The charts are not made yet.")
+    await expect(page.locator(".notice").first).to_have_text(
+        "The charts are not made yet: the lake has no table gold.activity. durabus pipeline run makes it."
+    )
     await expect(page.locator("#activity")).to_be_hidden()
     await expect(page.locator("#slos")).to_contain_text("1,234,567")
     await context.close()
 
 
-def quiet(periods: int) -> Activity:
-    """Return periods of a shop that completes what it gets at once: nothing waits, nothing fails."""
-    counts = {"published": [5] * periods, "completed": [5] * periods, "claimed": [5] * periods}
-    at = list(range(periods))
-    only = ReportSeries(facet="type", bus="shop", type="order.placed", name=None, at=at, counters=counts, spans={})
-    none = list[float | None]([None] * periods)
-    lines = PercentileLines(
-        bus=None,
-        type=None,
-        at=at,
-        spans={span: [none, none, none] for span in HISTOGRAMS},
-        whole={span: [None, None, None] for span in HISTOGRAMS},
-    )
-    return Activity(
-        period="second", seconds=1, first=FIRST, count=periods, series=[only], percentiles=[lines], left_out={}
-    )
-
-
+RIGHT_ENDS = """name => {
+  const { u } = drawn.get(name), [axis] = u.axes, text = document.createElement("canvas").getContext("2d");
+  text.font = "12px system-ui, sans-serif";
+  return Math.max(...axis._values.map((label, n) => label === null ? -1 : u.over.offsetLeft
+    + u.valToPos(axis._splits[n], "x") + text.measureText(label.split("\\n")[0]).width / 2 - u.width));
+}"""
+"""By how many pixels the labels of time leave the canvas on the right; negative if they do not."""
 LABELS = "name => drawn.get(name).u.axes[0]._values.filter(label => label !== null)"
 
 
@@ -343,7 +279,18 @@ async def test_a_phone_shows_the_rows_of_a_table_as_cards(browser: Browser, tmp_
     context = await browser.new_context(viewport={"width": 390, "height": 800})
     page = await context.new_page()
     await page.goto(made(tmp_path, activity()).as_uri())
-    for name in ("types", "errors", "handlers", "worker-rows", "slos"):
+    await page.evaluate("document.querySelectorAll('td details').forEach(one => { one.open = true; })")
+    for name in (
+        *("types", "errors", "parents", "handlers", "worker-rows"),
+        *("slos", "proof", "gaps", "expectations", "steps", "stale"),
+    ):
         wide = await page.locator(f"#{name} .scroll").evaluate("one => one.scrollWidth > one.clientWidth")
         assert not wide, name
+    # The whole last label of time is on the canvas, also if it is a mark at the right end.
+    for shown in (activity(), activity(period="second", seconds=1)):
+        await page.goto(made(tmp_path, shown).as_uri())
+        await page.evaluate("setRange(0, 60)")
+        labels = await page.evaluate(LABELS, "throughput")
+        assert labels[-1].endswith("01:00")
+        assert await page.evaluate(RIGHT_ENDS, "throughput") <= 0
     await context.close()

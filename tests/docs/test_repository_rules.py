@@ -44,6 +44,7 @@ LATER_FEATURES = {
     "durabus/pipeline/news.py",
     "durabus/pipeline/payloads.py",
     "durabus/pipeline/planning.py",
+    "durabus/pipeline/proof_chain.py",
     "durabus/pipeline/projecting.py",
     "durabus/pipeline/read_request.py",
     "durabus/pipeline/rebuilding.py",

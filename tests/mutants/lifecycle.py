@@ -57,7 +57,7 @@ LIFECYCLE = (
     Mutant(
         "worker: expired events",
         "worker/dispatcher.py",
-        "claim.event.has_expired and self._begins(claim)",
+        "claim.event.metadata_json is not None and claim.event.has_expired",
         "False",
         "tests/runtime/test_cancel.py::test_an_expired_event_is_not_begun[memory]",
         "A worker begins an event that came too late.",

@@ -229,6 +229,14 @@ SURFACE = (
         "A thousand failures of one kind are a thousand groups.",
     ),
     Mutant(
+        "proof: a signature of another key",
+        "pipeline/proof_chain.py",
+        "        if not hmac.compare_digest(one.signature.encode(), signed(one.hash, key).encode()):",
+        "        if False:",
+        "tests/pipeline/test_proof.py::test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart",
+        "A chain of proofs that was rewritten without the key passes.",
+    ),
+    Mutant(
         "verification: a copy that differs",
         "pipeline/verification.py",
         "    if archived != kept:",

@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import history_in
 
+from durabus import DLQInspector, Event, EventBus
+from durabus.model.event import DEFAULT_BUS
 from durabus.model.query import Counts
 from durabus.pipeline import analytics
 from durabus.pipeline.activity import activity, parents_of
@@ -17,9 +19,12 @@ from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.schema import EVENT_LOG
 from durabus.pipeline.silver import attempts, events
 
+SERVED = "served"
+"""The bus of a real worker. All other events are on the default bus."""
+
 
 class Past(NamedTuple):
-    """The tables of one history, and the counts of the store at its end."""
+    """The tables of one history, and the counts of the default bus at its end."""
 
     log: DataFrame
     events: DataFrame
@@ -30,11 +35,34 @@ class Past(NamedTuple):
 
 
 async def live(url: str) -> tuple[Counts, float]:
-    """Make the events of ``varied``, then a claim that is neither renewed nor settled."""
+    """Serve a bus. Then make the events of ``varied``, and a claim that is neither renewed nor settled."""
+    await serve(url)
     async with history_in(url) as history:
         await history.varied()
         await history.claim("host:dead", lease=3600.0)
-        return await history.store.counts(), await history.store.now()
+        return await history.store.counts(DEFAULT_BUS), await history.store.now()
+
+
+async def serve(url: str) -> None:
+    """Let two handlers handle two events: one retry for the first event, a dead letter and a requeue for the second."""
+    fails, done = [True, False, True, True, False], asyncio.Event()
+    bus = EventBus(url, name=SERVED, retry={"max_retries": 1, "base_delay": 0.01})
+
+    @bus.on("parcel.packed", id="weigh")
+    async def weigh(event: Event) -> None: ...
+
+    @bus.on("parcel.packed", id="label")
+    async def label(event: Event) -> None:
+        if fails.pop(0):
+            raise RuntimeError("the printer has no paper")
+        if not fails:
+            done.set()
+
+    async with bus:
+        await bus.publish("parcel.packed")
+        dead = await bus.publish("parcel.packed")
+        await DLQInspector(bus.store, bus=SERVED).retry(dead)
+        await asyncio.wait_for(done.wait(), 30)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +77,8 @@ def by(rows: DataFrame, *key: str) -> dict[object, Row]:
     return {tuple(row[name] for name in key) if len(key) > 1 else row[key[0]]: row for row in rows.collect()}
 
 
-def rows_of(past: Past, facet: str, *key: str) -> dict[object, Row]:
-    return by(past.activity.where((F.col("step") == "day") & (F.col("facet") == facet)), *key)
+def rows_of(past: Past, facet: str, *key: str, bus: str = DEFAULT_BUS) -> dict[object, Row]:
+    return by(past.activity.where(f"step = 'day' AND facet = '{facet}' AND bus = '{bus}'"), *key)
 
 
 def test_failures_latency_and_dead_letters_per_type(past: Past) -> None:
@@ -90,6 +118,18 @@ def test_every_end_counts_for_its_handlers(past: Past) -> None:
     assert handlers["order.placed", "ship"]["running_p50_ms"] == pytest.approx(12.5, rel=0.01)
 
 
+def test_a_real_bus_gives_each_handler_its_own_rate(past: Past) -> None:
+    """A requeue calls only the handler that had failed, and a success before it counts once."""
+    handlers = rows_of(past, "handler", "name", bus=SERVED)
+    assert {name: (row["completed"], row["failed"]) for name, row in handlers.items()} == {
+        "weigh": (2, 0),
+        "label": (2, 1),
+    }
+    (parcels,) = rows_of(past, "type", "type", bus=SERVED).values()
+    names = ("published", "claimed", "retried", "failed", "dead", "requeued", "completed")
+    assert tuple(parcels[name] for name in names) == (2, 5, 2, 3, 1, 1, 2)
+
+
 def test_workers_that_hold_on_and_workers_that_died(past: Past) -> None:
     def stale(seconds_later: float, after: float) -> list[Row]:
         as_of = F.timestamp_micros(F.lit(int((past.now + seconds_later) * 1e6)))
@@ -106,7 +146,9 @@ def test_workers_that_hold_on_and_workers_that_died(past: Past) -> None:
 
 
 def test_depth_and_throughput_over_time(past: Past) -> None:
-    minutes = past.activity.where("step = 'minute' AND facet = 'type'").orderBy("since").collect()
+    minutes = (
+        past.activity.where(f"step = 'minute' AND facet = 'type' AND bus = '{DEFAULT_BUS}'").orderBy("since").collect()
+    )
     names = ("waiting_change", "working_change")
     assert tuple(sum(row[name] for row in minutes) for name in names) == (past.counts.pending, past.counts.processing)
     assert all(row["since"].second == 0 for row in minutes)

@@ -28,18 +28,29 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def durabus(
+def ends(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Run ``durabus …`` in the test's folder, on the session of all tests. Returns stdout and stderr."""
+    """Run ``durabus …`` in the test's folder, on the session of all tests. Returns exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DURABUS_STORE", f"sqlite:///{tmp_path}/bus.db")
 
-    def run(*arguments: str) -> tuple[str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         with ThreadPoolExecutor(1) as thread:  # a command has no event loop around it
             code = thread.submit(main, list(arguments)).result()
         out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def durabus(ends: Any) -> Any:
+    """Run ``durabus …``, which must succeed. Returns stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[str, str]:
+        code, out, err = ends(*arguments)
         assert code == 0, err
         return out, err
 
@@ -254,6 +265,52 @@ def test_what_declares_no_projection_is_refused(
     assert (code, "is not a list of projections" in text) == (2, True)
     code, text = complaint(capsys, "run", "--interval=-1")
     assert (code, "--interval -1: must be 0 or more seconds" in text) == (2, True)
+
+
+STRICT = """
+from durabus.pipeline.expectations import Expectation, OnBreak
+
+RULES = [Expectation(name="no orders", table="silver.events", rule="type <> 'order.placed'", action=OnBreak.FAIL)]
+"""
+
+
+@pytest.mark.long
+async def test_a_lake_is_repaired_by_its_commands(
+    ends: Any, durabus: Any, history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lake is rebuilt and loses entries to a forced trim; two others begin on the log that was trimmed."""
+
+    def told(*arguments: str) -> Any:
+        return json.loads(durabus("pipeline", *arguments, "--json")[0])
+
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "strict.py").write_text(STRICT)
+    await history.completed()
+    code, _, err = ends("pipeline", "run", "--projections", "strict:RULES")
+    assert (code, "expectation 'no orders': 1 of 1 rows of silver.events break it" in err) == (1, True)
+    assert "everything else is up to date" in err
+
+    assert durabus("pipeline", "rebuild", "silver.events")[0] == "silver.events rebuilt from 3 rows\n"
+    since = ("rebuild", "hourly_counters", "--since", "2033-01-01")
+    assert told(*since) == {"rebuilt": "hourly_counters", "rows": 1}
+    assert durabus("pipeline", "rollback", "silver.events")[0].startswith("silver.events is as it was at version ")
+    code, _, err = ends("pipeline", "rollback", "silver.attempts")
+    assert (code, "silver.attempts has had no rebuild that could be taken back" in err) == (1, True)
+
+    await history.completed()
+    assert told("trim", "--older-than", "0", "--force") == {"trimmed_entries": 6}
+    code, _, err = ends("pipeline", "run", "archive", "--lake", "second")
+    assert (code, "the store's log was trimmed before the lake" in err) == (1, True)
+    await history.publish()
+    told("run", "archive", "--lake", "second", "--accept-gap")
+    told("run", "archive", "--lake", "third", "--rebuild-from", "lake")
+    first, second, third = (told("status", "--lake", lake) for lake in ("lake", "second", "third"))
+    assert [(one["archived"], one["behind"]) for one in (first, second, third)] == [(3, 1), (1, 0), (4, 0)]
+    assert [(one["reason"], one["missing"]) for one in first["gaps"]] == [("forced trim", 3)]
+    assert [(one["reason"], one["missing"]) for one in second["gaps"]] == [("trimmed before this lake began", None)]
+    assert durabus("pipeline", "forget", second["lake_id"])[0] == f"lake {second['lake_id']} forgotten\n"
+    code, _, err = ends("pipeline", "forget", second["lake_id"])
+    assert (code, "follows this store; these do" in err) == (1, True)
 
 
 async def test_follow_waits_for_the_interval_between_two_runs(

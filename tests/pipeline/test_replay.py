@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.history import history_in
 
-from durabus import EventQuery, EventStatus, EventStore
+from durabus import EventQuery, EventStatus, EventStore, upcast
 from durabus.errors import ConfigurationError, PipelineError
 from durabus.pipeline.archive import event_log
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
@@ -48,8 +48,17 @@ async def test_events_are_chosen_by_every_condition(silver: DataFrame) -> None:
 async def test_a_replay_publishes_once_and_says_what_it_is(
     silver: DataFrame, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second call stands for a run after a kill. It publishes nothing that the first one has published."""
+    """The second call stands for a run after a kill. It publishes nothing that the first one has published.
+
+    The payload is published as it was, so its reader sees it through the upcasters, and each of them runs once.
+    """
     monkeypatch.setattr("durabus.pipeline.replay.FETCHED", 1)
+    monkeypatch.setattr("durabus.model.upcasting._UPCASTERS", {})
+
+    @upcast("order.placed", 1, 2)
+    def in_cents(payload: dict[str, float]) -> dict[str, float]:
+        return {"order": payload["order"], "cents": payload["total"] * 100}
+
     found = chosen(silver, Choice(types=("order.*",)))
     some = await replay(found.where("id < 5"), store, replay_id="again")
     assert some == Replayed(published=2, known=0)
@@ -62,7 +71,8 @@ async def test_a_replay_publishes_once_and_says_what_it_is(
     assert len(page.events) == 3
     assert sorted(copies, key=lambda original: copies[original].id) == originals
     copy = copies[originals[0]]
-    assert (copy.payload, copy.tags, copy.type) == ({"order": 1, "total": 9.5}, ("eu",), "order.placed")
+    assert (copy.payload, copy.tags, copy.type) == ({"order": 1, "cents": 950.0}, ("eu",), "order.placed")
+    assert copy.payload_json == '{"order":1,"total":9.5}'
     assert copy.metadata == {"source": "web", "durabus_replay": "again", "durabus_replay_of": originals[0]}
     assert await replay(found, store, replay_id="another", bus="copies") == Replayed(published=3, known=0)
     assert (await store.counts("copies")).pending == 3

@@ -266,7 +266,7 @@ def test_an_slo_is_judged(good: int, bad: int, burn_rate: float | None, budget_l
     slo |= {"good": good, "bad": bad, "burn_rate": burn_rate, "budget_left": budget_left}
     page = _slo_table([slo])
     assert result in page
-    assert '<td data-label="Objective">99 % within 2 s</td>' in page
+    assert '<td class="wide" data-label="Objective">99 % within 2 s</td>' in page
     assert ("-800.0 %" in page) == (budget_left is not None)
 
 

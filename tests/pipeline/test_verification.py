@@ -164,7 +164,7 @@ async def test_a_forced_trim_is_in_the_ledger(
     assert lake.value("bronze.event_log", "count(*)") == 4
     Pipeline(lake, session.url).run(PipelinePart.PROJECT)
     page = report(lake, made_at=datetime.now(UTC))
-    assert "3 log entries were trimmed before they were archived" in page
+    assert "Trimmed before it was archived: 3 log entries." in page
     found = await lake_status(lake, store)
     assert (found.behind, found.unverified, [gap.missing for gap in found.gaps]) == (0, 0, [3])
 

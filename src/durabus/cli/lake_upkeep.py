@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -16,8 +18,8 @@ from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_fi
 from durabus.cli.output import console, pairs, print_json, table
 
 if TYPE_CHECKING:
+    from durabus.pipeline.proof_chain import Proven
     from durabus.pipeline.store_session import StoreSession
-    from durabus.pipeline.verification import Proven
 
 UPKEEP_WAITS = 600.0
 """Seconds to wait for the lake if another process uses it. ``run --follow`` frees it between its runs."""
@@ -71,29 +73,67 @@ def rollback(
         print(f"{name} is as it was at version {version} of its table")
 
 
-def prove(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -> None:
+def prove(
+    *,
+    key: Annotated[
+        Path | None, Parameter(help="File with a secret of 32 bytes or more: signs the proof, checks earlier ones.")
+    ] = None,
+    options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
+) -> None:
     """Prove that the lake has every entry of the log: counts and hashes on both sides, and the gap ledger.
 
-    Exit code 1: an entry is missing or differs. The result is kept in ops.proofs.
+    Exit code 1: an entry is missing or differs, or with --key an earlier proof lacks a signature. The result is kept
+    in ops.proofs.
 
     Example: durabus pipeline prove --store sqlite:///bus.db --lake lake
     """
     refuse_absent_file(store_url(common))
+    secret = None if key is None else _secret(key)
     with opened_lake(options) as lake, _session(common) as session:
         from durabus.pipeline.verification import prove as prove_lake
 
-        found = prove_lake(lake, session, wait=UPKEEP_WAITS)
+        found = prove_lake(lake, session, wait=UPKEEP_WAITS, key=secret)
     if common.json:
         print_json({"holds": found.proof.holds, **to_builtins(found)})
     else:
         _print_proof(found)
     if not found.proof.holds:
         raise CommandFailed("the lake is not proven complete", "see above which part differs", code=Exit.FAILED)
+    if found.unsigned:
+        raise CommandFailed(
+            "earlier proofs have no signature",
+            f"{_numbers(found.unsigned)}: made without --key, or by somebody who has no key",
+            "if you know them, nothing is to be done: the signature of this proof covers them from now on",
+        )
+
+
+def _secret(file: Path) -> bytes:
+    """Return all bytes of a file with a key."""
+    refuse_without_spark()
+    from durabus.pipeline.proof_chain import check_key
+
+    try:
+        secret = file.read_bytes()
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot read the key in {file}",
+            error.strerror or str(error),
+            f"`openssl rand -hex 32 > {file}` makes one",
+            code=Exit.USAGE,
+        ) from error
+    check_key(secret)
+    return secret
+
+
+def _numbers(proofs: Sequence[int]) -> str:
+    """Return a range of proofs in words."""
+    return f"proof {proofs[0]}" if len(proofs) == 1 else f"proofs {proofs[0]} to {proofs[-1]}"
 
 
 def _print_proof(found: Proven) -> None:
     from durabus.pipeline.gaps import trimmed_unread
-    from durabus.pipeline.verification import SegmentState
+    from durabus.pipeline.proof_chain import SegmentState
 
     proof = found.proof
     facts = {
@@ -105,6 +145,8 @@ def _print_proof(found: Proven) -> None:
         "missing": f"{proof.missing:,} entries of the store are not in the lake",
         "proof": f"{found.number}, sha256 {found.hash}",
     }
+    if found.signature is not None:
+        facts["signature"] = f"hmac-sha256 {found.signature}"
     out = console()
     out.print(pairs(facts.items()))
     made = table("segment", ("entries", {"justify": "right"}), ("in store", {"justify": "right"}), "result", "hash")

@@ -164,7 +164,7 @@ def trimmed_unread(gaps: Sequence[Gap]) -> str:
     unknown = sum(gap.entries is None and gap.missing is None for gap in gaps)
     words = [f"{known:,} log entries"] if known or not (at_most or unknown) else []
     words += [f"at most {at_most:,} more"] if at_most else []
-    words += [f"{unknown} gaps of unknown size"] if unknown else []
+    words += [f"{unknown} gap{'s' if unknown > 1 else ''} of unknown size"] if unknown else []
     return ", ".join(words)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.expectations import ExpectationResult, newest_results
 from durabus.pipeline.gaps import Gap, read_gaps, trimmed_unread
 from durabus.pipeline.lake import Lake, in_utc
+from durabus.pipeline.proof_chain import Proven, SegmentState, read_chain
 from durabus.pipeline.report_data import Activity, read_activity
 from durabus.pipeline.report_html import (
     Markup,
@@ -28,8 +30,7 @@ from durabus.pipeline.report_html import (
 )
 from durabus.pipeline.schema import ACTIVITY, EVENT_LOG
 from durabus.pipeline.slos import SLOS
-from durabus.pipeline.status import last_steps
-from durabus.pipeline.verification import PROOFS, Proven, SegmentState, read_chain
+from durabus.pipeline.status import StepStatus, last_steps
 
 MAX_ROWS = 200
 """Maximum number of rows of a table."""
@@ -43,49 +44,82 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     slos: list[dict[str, Any]]
 
 
+class LakeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page shows of the lake itself."""
+
+    path: str
+    archived: int
+    """The number of archived log entries."""
+    has_activity: bool
+    """Whether there is a table ``gold.activity``."""
+    proof: Proven | None
+    """The newest proof."""
+    gaps: Sequence[Gap]
+    checked: Sequence[ExpectationResult]
+    steps: Sequence[StepStatus]
+    stale: Sequence[Mapping[str, Any]] | None
+    """Rows of ``gold.stale_workers``; None if the lake does not have this table."""
+
+
 def report(lake: Lake, *, made_at: datetime) -> str:
     """Return the page. It names the tables that the lake does not have yet.
 
     Raises ``PipelineError`` for a lake before its first run.
     """
     lake.read(EVENT_LOG.name)
-    archived, gaps, chain, checked = bronze_end(lake).rows, read_gaps(lake), read_chain(lake), newest_results(lake)
+    archived, chain = bronze_end(lake).rows, read_chain(lake)
+    state = LakeState(
+        path=lake.path,
+        archived=archived,
+        has_activity=lake.exists(ACTIVITY.name),
+        proof=chain[-1] if chain else None,
+        gaps=read_gaps(lake),
+        checked=newest_results(lake),
+        steps=last_steps(lake, archived),
+        stale=_stale_workers(lake),
+    )
     data = ReportData(activity=read_activity(lake, archived=archived), slos=_slos(lake))
+    return report_page(data, state, made_at=made_at)
+
+
+def report_page(data: ReportData, state: LakeState, *, made_at: datetime) -> str:
+    """Return the page of these data. Nothing here needs Spark."""
     return html_page(
         msgspec.json.encode(data),
-        lake=lake.path,
+        lake=state.path,
         made_at=made_at,
         with_charts=data.activity is not None,
-        notices=_notices(lake, data, gaps, chain, checked),
+        notices=_notices(data, state),
         sections={
             "slos": _slo_table(data.slos),
-            "proof": _proof(lake, chain, archived),
-            "gaps": _gaps(gaps),
-            "expectations": _expectations(checked),
-            "steps": _steps(lake, archived),
-            "stale": _stale(lake),
+            "proof": _proof(state.proof, state.archived),
+            "gaps": _gaps(state.gaps),
+            "expectations": _expectations(state.checked),
+            "steps": _steps(state.steps),
+            "stale": _stale(state.stale),
         },
     )
 
 
-def _notices(
-    lake: Lake, data: ReportData, gaps: Sequence[Gap], chain: Sequence[Proven], checked: Sequence[ExpectationResult]
-) -> list[str]:
+def _notices(data: ReportData, state: LakeState) -> list[str]:
     """Return what a reader must know first."""
     notices = []
-    if data.activity is None and lake.exists(ACTIVITY.name):
+    if data.activity is None and state.has_activity:
         notices.append("The log has no entry yet, so there is nothing to draw. Publish an event and run the pipeline.")
     elif data.activity is None:
         notices.append(
             f"The charts are not made yet: the lake has no table {ACTIVITY.name}. `durabus pipeline run` makes it."
         )
-    if gaps:
-        notices.append(f"{trimmed_unread(gaps)} were trimmed before they were archived.")
-    if chain and not chain[-1].proof.holds:
+    if state.gaps:
+        notices.append(f"Trimmed before it was archived: {trimmed_unread(state.gaps)}.")
+    if state.proof is not None and not state.proof.proof.holds:
         notices.append("The newest proof does not hold: entries are missing in the lake, or differ.")
-    broken = sum(1 for one in checked if one.broken)
+    broken = sum(1 for one in state.checked if one.broken)
     if broken:
-        notices.append(f"Broken expectations: {broken} of {len(checked)}.")
+        notices.append(f"Broken expectations: {broken} of {len(state.checked)}.")
+    failed = [one.step for one in state.steps if one.error is not None]
+    if failed:
+        notices.append(f"Failed steps: {', '.join(failed)}.")
     return notices
 
 
@@ -147,23 +181,28 @@ def _plain(value: Any) -> Any:
     return f"{in_utc(value):%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else value
 
 
-def _proof(lake: Lake, chain: Sequence[Proven], archived: int) -> str:
-    if not chain:
+def _proof(last: Proven | None, archived: int) -> str:
+    if last is None:
         return sentence("This lake has no proof yet: `durabus pipeline prove` compares it with the store's log.")
-    last = chain[-1]
-    made = lake.read(PROOFS.name).where(F.col("number") == last.number).select("made_at").head()
     proof, differing = last.proof, last.proof.count(SegmentState.DIFFERS)
+    wrong = [
+        f"<div>entries {one.first_seq:,} to {one.first_seq + one.rows - 1:,}: {escape(one.reason)}</div>"
+        for one in proof.segments
+        if one.state is SegmentState.DIFFERS
+    ]
     return html_facts(
         {
             "result": badge("complete", "good") if proof.holds else badge("not complete", "bad"),
-            "made": None if made is None else made["made_at"],
+            "made": last.made_at,
             "proven complete": f"{proof.entries - differing:,} of {proof.entries:,} log entries",
+            **({"what differs": Markup("".join(wrong[:MAX_ROWS]))} if wrong else {}),
             "archived since": archived - proof.entries,
             "missing in the lake": proof.missing,
             "trimmed after verification": proof.trimmed,
             "trimmed unread": trimmed_unread(proof.gaps),
             "number of the proof": last.number,
             "hash (sha256)": Markup(f"<code>{last.hash}</code>"),
+            "signature": "none" if last.signature is None else Markup(f"<code>{last.signature}</code>"),
         }
     )
 
@@ -175,8 +214,8 @@ def _gaps(gaps: Sequence[Gap]) -> str:
             "reason": gap.reason,
             "after position": gap.after or "the beginning",
             "up to position": gap.until,
-            "entries": gap.entries,
-            "missing": gap.missing if gap.missing is not None else "unknown",
+            "entries": "unknown" if gap.entries is None else gap.entries,
+            "missing": "unknown" if gap.missing is None else gap.missing,
         }
         for gap in gaps
     ]
@@ -202,26 +241,31 @@ def _expectations(checked: Sequence[ExpectationResult]) -> str:
     return html_table(rows, f"No rule is declared yet: add an `Expectation` to {_DECLARED}.")
 
 
-def _steps(lake: Lake, archived: int) -> str:
+def _steps(steps: Sequence[StepStatus]) -> str:
     rows = [
         {
             "step": one.step if one.version is None else f"{one.step} v{one.version}",
             "ended": one.finished_at,
             "rows read": one.rows,
             "took": Quantity(f"{one.seconds:.1f} s"),
-            "lag": one.lag,
+            "lag": "unknown" if one.lag is None else one.lag,
             "result": badge("succeeded", "good") if one.error is None else badge("failed", "bad"),
             "error": None if one.error is None else unfolded(one.error),
         }
-        for one in last_steps(lake, archived)
+        for one in steps
     ]
     return html_table(rows, "No step has run yet: `durabus pipeline run` runs all of them.")
 
 
-def _stale(lake: Lake) -> str:
+def _stale_workers(lake: Lake) -> list[Mapping[str, Any]] | None:
     if not lake.exists(STALE):
+        return None
+    return [row.asDict() for row in lake.read(STALE).orderBy(F.desc("claims")).limit(MAX_ROWS).collect()]
+
+
+def _stale(found: Sequence[Mapping[str, Any]] | None) -> str:
+    if found is None:
         return sentence(f"Not made yet: the lake has no table {STALE}.")
-    found = lake.read(STALE).orderBy(F.desc("claims")).limit(MAX_ROWS).collect()
     rows = [
         {
             "worker": row["worker_id"],

@@ -14,6 +14,8 @@ UPLOT = "1.6.32"
 """The version of uPlot in ``report_page/vendor``."""
 STYLES = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS = ("vendor/uPlot.iife.min.js", "data.js", "charts.js", "tables.js")
+WIDE, LONG = 13, 28
+"""The characters that fit into one third, and into two thirds, of a card on a phone."""
 CHART = (
     '<div class="legend"></div><div class="plot"></div><p class="nothing" hidden></p>'
     '<div class="readout unseen" aria-live="polite"></div>'
@@ -23,6 +25,12 @@ CHART = (
 
 class Markup(str):
     """A text that is HTML already."""
+
+    __slots__ = ()
+
+
+class Unfolded(Markup):
+    """A long text that opens with a click."""
 
     __slots__ = ()
 
@@ -65,10 +73,13 @@ def html_table(rows: Sequence[Mapping[str, Any]], nothing: str) -> str:
     """Return rows as a table, or a sentence if there are none. A column without any value is left out."""
     if not rows:
         return sentence(nothing)
-    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    numbers = {name for name in names if any(_is_number(row[name]) for row in rows)}
-    head = "".join(f'<th scope="col"{_number_class(name, numbers)}>{_heading(name)}</th>' for name in names)
-    body = "".join(f"<tr>{''.join(_cell(name, row[name], numbers) for name in names)}</tr>" for row in rows)
+    styles = {
+        name: _style([row[name] for row in rows]) for name in rows[0] if any(row[name] is not None for row in rows)
+    }
+    head = "".join(f'<th scope="col"{style}>{_heading(name)}</th>' for name, style in styles.items())
+    body = "".join(
+        f"<tr>{''.join(_cell(name, row[name], style) for name, style in styles.items())}</tr>" for row in rows
+    )
     return _scrolled(f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "scroll cards")
 
 
@@ -90,9 +101,9 @@ def badge(text: str, style: str) -> Markup:
     return Markup(f'<span class="badge {style}">{escape(text)}</span>')
 
 
-def unfolded(text: str) -> Markup:
+def unfolded(text: str) -> Unfolded:
     """Return a long text that opens with a click."""
-    return Markup(f"<details><summary>Show</summary><code>{escape(text)}</code></details>")
+    return Unfolded(f"<details><summary>Show</summary><code>{escape(text)}</code></details>")
 
 
 def shown(value: Any) -> str:
@@ -127,16 +138,24 @@ def _heading(name: str) -> str:
     return escape(text[:1].upper() + text[1:])
 
 
-def _cell(name: str, value: Any, numbers: set[str]) -> str:
-    return f'<td{_number_class(name, numbers)} data-label="{_heading(name)}">{shown(value)}</td>'
+def _cell(name: str, value: Any, style: str) -> str:
+    return f'<td{style} data-label="{_heading(name)}">{shown(value)}</td>'
 
 
 def _scrolled(table: str, style: str) -> str:
     return f'<div class="{style}" tabindex="0"><table>{table}</table></div>'
 
 
-def _number_class(name: str, numbers: set[str]) -> str:
-    return ' class="number"' if name in numbers else ""
+def _style(values: Sequence[Any]) -> str:
+    """Return the class of a column. On a phone, a card has three cells side by side; long texts get more room."""
+    if any(_is_number(value) for value in values):
+        return ' class="number"'
+    if any(isinstance(value, Unfolded) for value in values):
+        return ' class="long"'
+    longest = max(0 if isinstance(value, Markup) else len(shown(value)) for value in values)
+    if longest > WIDE:
+        return ' class="long"' if longest > LONG else ' class="wide"'
+    return ""
 
 
 def _is_number(value: Any) -> bool:

@@ -1,15 +1,12 @@
 """Compares the lake with the log of the store: ``verify`` what is new, ``prove`` everything.
 
-The log is trimmed only up to the position where both are equal. Each proof is a line of ``ops.proofs``. Its hash covers
-the result and the hash of the line before it, so no line can be changed or removed without a trace.
+The log is trimmed only up to the position where both are equal. Each proof is a line of ``ops.proofs``.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import reduce
 
 import msgspec
@@ -19,11 +16,23 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.errors import PipelineError
 from durabus.model.lake_summary import ProofSummary
 from durabus.pipeline.archive import Reached, bronze_end
-from durabus.pipeline.gaps import Gap, archive_name, lake_id, read_gaps, save_verified, trim_until
+from durabus.pipeline.gaps import archive_name, lake_id, read_gaps, save_verified, trim_until
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lake_lock import alone
 from durabus.pipeline.news import News
-from durabus.pipeline.schema import EVENT_LOG, IN_THE_LOG, Table
+from durabus.pipeline.proof_chain import (
+    PROOFS,
+    Proof,
+    Proven,
+    Segment,
+    SegmentState,
+    chained,
+    check_key,
+    read_chain,
+    signed,
+    unsigned_proofs,
+)
+from durabus.pipeline.schema import EVENT_LOG, IN_THE_LOG
 from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
 from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.summary import save_proof
@@ -136,83 +145,17 @@ async def forget(store: EventStore, lake: str) -> None:
 
 ROWS_PER_SEGMENT = 250_000
 
-PROOFS = Table(
-    name="ops.proofs",
-    ddl="number BIGINT, made_at TIMESTAMP, proof STRING, previous STRING, hash STRING",
-    append_only=True,
-)
-"""One row per proof: what was found as JSON, the hash of the row before, and the hash of both."""
 
+def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0, key: bytes | None = None) -> Proven:
+    """Compare the lake with the store's log and append the result to ``ops.proofs``, signed if there is a ``key``.
 
-class SegmentState(StrEnum):
-    """The result for one segment of the log."""
-
-    EQUAL = "equal"
-    """Lake and store have the same entries."""
-    TRIMMED = "trimmed"
-    """The lake has every entry. The store has trimmed some after they were verified; all others are equal."""
-    DIFFERS = "differs"
-    """The lake lacks entries, has other ones than the store, or has changed since the last proof."""
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts and hashes of one segment on both sides. ``first_seq`` to ``first_seq + rows - 1`` are its entries."""
-
-    first_seq: int
-    rows: int
-    hash: str
-    in_store: int
-    store_hash: str
-    state: SegmentState
-    reason: str = ""
-
-
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What is proven complete, what is accounted for, and what is missing."""
-
-    lake_id: str
-    until: str
-    """The position of the last entry of the lake."""
-    entries: int
-    behind: int
-    """Entries of the store that are not archived yet."""
-    missing: int
-    """Entries of the store before ``until`` that the lake lacks."""
-    segments: list[Segment]
-    gaps: list[Gap]
-
-    def count(self, state: SegmentState) -> int:
-        """Return the number of entries in the segments with this result."""
-        return sum(segment.rows for segment in self.segments if segment.state is state)
-
-    @property
-    def trimmed(self) -> int:
-        """The number of entries that only the lake has, because the store has trimmed them after verification."""
-        return sum(one.rows - one.in_store for one in self.segments if one.state is SegmentState.TRIMMED)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every entry is in the lake or accounted for."""
-        return not self.missing and all(one.state is not SegmentState.DIFFERS for one in self.segments)
-
-
-class Proven(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof with its place in the chain."""
-
-    number: int
-    proof: Proof
-    previous: str
-    hash: str
-
-
-def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0) -> Proven:
-    """Compare the lake with the store's log and append the result to ``ops.proofs``.
-
-    Raises ``PipelineError`` if the chain of proofs is broken.
+    Raises ``PipelineError`` if the chain of proofs is broken, or has a signature that the key does not make.
     """
+    check_key(key)
     with alone(lake.path, session, wait=wait):
         lake.read(EVENT_LOG.name)  # refuses a lake before its first run
         chain = read_chain(lake)
+        unsigned = () if key is None else unsigned_proofs(chain, key)
         last = chain[-1] if chain else None
         end = bronze_end(lake)
         found = _compared(lake, session, end)
@@ -228,18 +171,26 @@ def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0) -> Proven:
             gaps=read_gaps(lake),
         )
         text, previous = msgspec.json.encode(proof).decode(), "" if last is None else last.hash
-        made = Proven(number=len(chain), proof=proof, previous=previous, hash=_chained(previous, text))
-        now = datetime.now(UTC)  # clock: for people who read the table
-        line = (made.number, now, text, made.previous, made.hash)
+        own = chained(previous, text)
+        made = Proven(
+            number=len(chain),
+            made_at=datetime.now(UTC),  # clock: for people who read the table
+            proof=proof,
+            previous=previous,
+            hash=own,
+            signature=None if key is None else signed(own, key),
+            unsigned=unsigned,
+        )
+        line = (made.number, made.made_at, text, made.previous, made.hash, made.signature)
         lake.append(lake.spark.createDataFrame([line], PROOFS.ddl), PROOFS, app=PROOFS.name, version=made.number)
-        save_proof(lake, session, _summary(made, now))
+        save_proof(lake, session, _summary(made))
         return made
 
 
-def _summary(made: Proven, now: datetime) -> ProofSummary:
+def _summary(made: Proven) -> ProofSummary:
     return ProofSummary(
         number=made.number,
-        made_at=now,
+        made_at=made.made_at,
         holds=made.proof.holds,
         entries=made.proof.entries,
         differing=made.proof.count(SegmentState.DIFFERS),
@@ -247,27 +198,6 @@ def _summary(made: Proven, now: datetime) -> ProofSummary:
         trimmed=made.proof.trimmed,
         hash=made.hash,
     )
-
-
-def read_chain(lake: Lake) -> list[Proven]:
-    """Return all proofs, oldest first. Raises ``PipelineError`` if one was changed or removed."""
-    if not lake.exists(PROOFS.name):
-        return []
-    previous, chain = "", list[Proven]()
-    for number, row in enumerate(lake.read(PROOFS.name).orderBy("number").collect()):
-        if (row["number"], row["previous"], row["hash"]) != (number, previous, _chained(previous, row["proof"])):
-            raise PipelineError(
-                f"{PROOFS.name} is broken at proof {number}: a proof was changed or removed by hand; find out who did "
-                "it, and move the folder of this table away to begin a new chain"
-            )
-        proof = msgspec.json.decode(row["proof"], type=Proof)
-        chain.append(Proven(number=number, proof=proof, previous=previous, hash=row["hash"]))
-        previous = row["hash"]
-    return chain
-
-
-def _chained(previous: str, text: str) -> str:
-    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
 def _compared(lake: Lake, session: StoreSession, end: Reached) -> list[Row]:

@@ -104,7 +104,8 @@ const optionsFor = (name, chart, plot) => {
   return {
     width: plot.clientWidth,
     height: plot.clientWidth < 500 ? 210 : 240,
-    padding: [8, 8, 0, 0],
+    // Half of the last label of time may stand beside the plot.
+    padding: [8, activity.seconds < 60 ? 28 : 20, 0, 0],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     legend: { show: false },
     scales: {
