@@ -1,4 +1,4 @@
-"""Reports of shops that nobody has: busy ones, quiet ones, and a lake in which everything is wrong."""
+"""Reports of made-up shops: busy ones, quiet ones, and one whose lake is wrong in every way."""
 
 from datetime import UTC, datetime
 from pathlib import Path

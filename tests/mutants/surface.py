@@ -233,7 +233,7 @@ SURFACE = (
         "pipeline/proof_chain.py",
         "        if not hmac.compare_digest(one.signature.encode(), signed(one.hash, key).encode()):",
         "        if False:",
-        "tests/pipeline/test_proof.py::test_what_is_equal_trimmed_unread_or_not_yet_archived_is_told_apart",
+        "tests/pipeline/test_proof.py::test_the_proof_separates_equal_trimmed_unread_and_not_yet_archived_segments",
         "A chain of proofs that was rewritten without the key passes.",
     ),
     Mutant(
