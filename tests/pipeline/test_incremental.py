@@ -109,7 +109,7 @@ async def test_what_is_remembered_of_a_table_ends_with_its_next_commit(lake: Lak
 def test_commits_ask_spark_for_the_same_on_hosts_of_every_time_zone(lake: Lake) -> None:
     spark = lake.spark
     zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
-    state = spark._jsparkSession.sharedState()  # type: ignore[attr-defined]
+    state = spark._jsparkSession.sharedState()
     asked = {}
     before = zones.getDefault()
     try:
