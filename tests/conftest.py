@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.groups import Groups, start_order
+from tests.groups import Groups, is_about, start_order
 from tests.servers.presence import installed
 
 from durabus.testing.servers.kafka import KafkaServer
@@ -172,7 +172,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and wait for a broker that must be fetched first, where it was never started."""
     items.sort(key=lambda item: start_order(item.nodeid))
     for item in items:
-        if "kafka_server" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+        uses_kafka = "kafka_server" in getattr(item, "fixturenames", ()) or is_about(item.nodeid, "kafka")
+        if uses_kafka and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(KAFKA_SECONDS))
 
 
