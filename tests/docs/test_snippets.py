@@ -22,6 +22,8 @@ from durabus.cli.main import main
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 TIMEOUT_SECONDS = 50
+SPARK_SECONDS = 300
+"""The same for a script that starts Spark, as for the tests of the pipeline."""
 
 FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 PYTHON_MISSPELT = {"py", "pycon", "python3"}
@@ -157,7 +159,17 @@ def test_every_python_block_is_one_that_runs() -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("script", [pytest.param(script, id=script_id(script)) for script in SCRIPTS])
+def seconds_for(script: Script) -> int:
+    return SPARK_SECONDS if "durabus.testing.pipeline" in script.source() else TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script_id(script), marks=pytest.mark.timeout(seconds_for(script) + 10))
+        for script in SCRIPTS
+    ],
+)
 def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
     done = run_in_empty_folder(script, tmp_path)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
@@ -191,7 +203,7 @@ def run_in_empty_folder(script: Script, tmp_path: Path) -> subprocess.CompletedP
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=seconds_for(script),
         check=False,
         text=True,
     )
