@@ -9,7 +9,7 @@ from tests.simulation.story import COMPLETED, story
 from durabus.model.claim import MARK, PROCESS_ENDED
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
-from durabus.testing.history.history import Final, Invoke, Line, Logged, Ok, RunSettings, StepEffect, VerbEnd
+from durabus.testing.history.history import Final, History, Invoke, Line, Logged, Ok, RunSettings, StepEffect, VerbEnd
 from durabus.testing.history.subjects import Subject, WaitAsked
 
 WAIT = WaitAsked("mail > wait_for", "order.placed", (), until=6.0)
@@ -130,6 +130,29 @@ def test_a_wait_that_gets_the_first_event_or_its_timeout_is_clean() -> None:
     other = WaitAsked("mail > wait_for", "order.shipped", (), until=6.0)
     assert check(waited("event-2")) == []
     assert check(waited(None, 6.0, other)) == []
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_refused_release_has_stored_its_wait_only_if_the_log_has_it(*, applied: bool) -> None:
+    """The reply was lost, and the repeat came when another worker had the event."""
+    refused = Invoke("a#9", 1.12, "a", "settle_events", (Subject(1, None, "t1", 1, "release", waits=(WAIT,)),))
+    entry = next(line.entry for line in story() if isinstance(line, Logged) and line.entry.id == 1)
+    action = Action.RELEASED if applied else Action.PICKED
+    logged = Logged(replace(entry, action=action, fence=1))
+    history = History([refused, Ok("a#9", 3.8, (Subject(lost=True),)), logged])
+    assert history.asked_waits == ({1: {WAIT.name: [WAIT]}} if applied else {})
+
+
+def test_a_claim_that_began_before_its_event_was_stored_is_clean() -> None:
+    """On PostgreSQL, the time of a claim is that of the beginning of its transaction."""
+    published = next(line.entry for line in story() if isinstance(line, Logged) and line.entry.id == 3)
+    lines = [
+        replace(line, entry=replace(line.entry, at_ts=published.at_ts - 0.06))
+        if isinstance(line, Logged) and (line.entry.id, line.entry.action) == (3, Action.PICKED)
+        else line
+        for line in story()
+    ]
+    assert "backoff" not in {violation.check for violation in check(lines)}
 
 
 def test_what_callers_are_told_and_an_event_that_is_begun_in_time_are_clean() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import Action
 from durabus.testing.history.subjects import ClaimAsked, Subject, WaitAsked
 
 FOREVER = float("inf")
@@ -333,12 +334,15 @@ class History:
     def asked_waits(self) -> dict[int, dict[str, list[WaitAsked]]]:
         """The waits that the store has kept, or may have kept, by event and name.
 
-        A repeat or a later attempt asks for one again.
+        A repeat or a later attempt asks for one again. A release that is refused in the end may have been applied: if
+        its first reply was lost, the repeat comes when another worker has the event.
         """
+        released = {(entry.id, entry.fence) for entry in self.log if entry.action is Action.RELEASED}
         found: dict[int, dict[str, list[WaitAsked]]] = {}
         for call in self.of("keep_results", "settle_events"):
             for place, subject in enumerate(call.invoke.subjects):
-                refused = isinstance(call.end, Failed) or (call.ok is not None and call.ok.subjects[place].lost)
+                lost = call.ok is not None and call.ok.subjects[place].lost
+                refused = isinstance(call.end, Failed) or (lost and (subject.id, subject.fence) not in released)
                 for wait in () if refused else subject.waits:
                     found.setdefault(subject.id or 0, {}).setdefault(wait.name, []).append(wait)
         return found

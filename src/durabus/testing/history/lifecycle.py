@@ -172,7 +172,11 @@ def _in_key_order(entry: LogEntry, same_key: dict[int, EventStatus], key: str) -
 
 
 def backoff(history: History) -> Iterator[Violation]:
-    """No event is claimed before it is due, unless an event that it waits for has come."""
+    """No event is claimed before it is due, unless an event that it waits for has come.
+
+    An event without a delay is due once it is stored. Its claim may have an earlier time: on PostgreSQL, that is when
+    the claiming transaction began.
+    """
     slack = history.settings.tolerance + 1e-6
     delays = {
         subject.event_id: subject.delay or 0.0 for call in history.of("add_events") for subject in call.invoke.subjects
@@ -182,7 +186,8 @@ def backoff(history: History) -> Iterator[Violation]:
         for entry in trail:
             match entry.action:
                 case Action.PUBLISHED:
-                    due = entry.at_ts + delays.get(entry.event_id, 0.0)
+                    delay = delays.get(entry.event_id, 0.0)
+                    due = entry.at_ts + delay if delay else 0.0
                 case Action.PICKED if entry.at_ts < due - slack and not may_be_met(history, id_, entry.at_ts):
                     yield Violation("backoff", f"event {id_} is claimed {due - entry.at_ts:.3f} s before it is due")
                 case Action.FAILED | Action.RELEASED if entry.status is EventStatus.PENDING:
