@@ -69,7 +69,7 @@ async def test_the_proof_separates_equal_trimmed_unread_and_not_yet_archived_seg
     key.write_bytes(KEY)
     # The command ends with 1, because nobody can tell who made the first proof.
     assert await asyncio.to_thread(main, proves(session, lake, "--key", str(key))) == 1
-    assert "proof 0: made without --key, or by somebody who has no key" in capsys.readouterr().err
+    assert "proof 0: made without --key, or by a program that does not have the key" in capsys.readouterr().err
     second = read_chain(lake)[-1]
     assert second.proof.holds
     assert states(second.proof) == [(4, 0, "trimmed"), (3, 1, "trimmed")]

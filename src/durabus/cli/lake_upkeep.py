@@ -103,7 +103,7 @@ def prove(
     if found.unsigned:
         raise CommandFailed(
             "earlier proofs have no signature",
-            f"{_numbers(found.unsigned)}: made without --key, or by somebody who has no key",
+            f"{_numbers(found.unsigned)}: made without --key, or by a program that does not have the key",
             "if you know them, nothing is to be done: the signature of this proof covers them from now on",
         )
 

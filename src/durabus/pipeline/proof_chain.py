@@ -141,9 +141,9 @@ def unsigned_proofs(chain: Sequence[Proven], key: bytes) -> tuple[int, ...]:
             continue
         if not hmac.compare_digest(one.signature.encode(), signed(one.hash, key).encode()):
             raise PipelineError(
-                f"the signature of proof {one.number} in {PROOFS.name} is not of this key: either the chain was "
-                "rewritten by somebody without the key, or it was signed with another one; use that key, or find out "
-                "who did it and move the folder of this table away to begin a new chain"
+                f"the signature of proof {one.number} in {PROOFS.name} is not of this key: either a program without "
+                "the key has rewritten the chain, or another key has signed it; use that key, or find out who did it "
+                "and move the folder of this table away to begin a new chain"
             )
         unsigned = []
     return tuple(unsigned)
