@@ -117,6 +117,11 @@ async def test_an_entry_that_differs_or_is_missing_is_found(
     ]
     proofs = lake.location("ops.proofs")
     lake.spark.sql(f"ALTER TABLE delta.`{proofs}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    whole = lake.version("ops.proofs")
+    lake.spark.sql(f"DELETE FROM delta.`{proofs}` WHERE number = 1")
+    with pytest.raises(PipelineError, match=r"ops.proofs is broken at proof 1: the store knows a proof that is gone"):
+        prove(lake, session)
+    lake.restore("ops.proofs", whole)
     lake.spark.sql(f"DELETE FROM delta.`{proofs}` WHERE number = 0")
     with pytest.raises(PipelineError, match=r"ops.proofs is broken at proof 0: a proof was changed or removed by hand"):
         prove(lake, session)

@@ -1,7 +1,7 @@
-"""The chain of proofs in ``ops.proofs``: no line can be changed or removed without a trace.
+"""The chain of proofs in ``ops.proofs``. A line that is changed or removed breaks it.
 
-Each hash covers a result and the hash of the line before it. Who can rewrite the lake can compute such a chain too, but
-not the signatures that a secret key makes.
+Each hash covers a result and the hash of the line before it, and the store knows the last one. A program that can
+rewrite the lake can compute such a chain too, but not the signatures that a secret key makes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from durabus.errors import ConfigurationError, PipelineError
+from durabus.model.lake_summary import ProofSummary
 from durabus.pipeline.gaps import Gap
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import Table
@@ -119,6 +120,20 @@ def read_chain(lake: Lake) -> list[Proven]:
         )
         previous = row["hash"]
     return chain
+
+
+def refuse_cut_chain(chain: Sequence[Proven], known: ProofSummary | None) -> None:
+    """Raise ``PipelineError`` if the chain lacks the last proof that the store knows, or has another one there.
+
+    An empty chain is a new one: the person who repairs a broken chain moves the folder of the table away.
+    """
+    if known is None or not chain:
+        return
+    if known.number >= len(chain) or chain[known.number].hash != known.hash:
+        raise PipelineError(
+            f"{PROOFS.name} is broken at proof {known.number}: the store knows a proof that is gone, or is another one "
+            "now; find out who did it, and move the folder of this table away to begin a new chain"
+        )
 
 
 def check_key(key: bytes | None) -> None:

@@ -29,13 +29,14 @@ from durabus.pipeline.proof_chain import (
     chained,
     check_key,
     read_chain,
+    refuse_cut_chain,
     signed,
     unsigned_proofs,
 )
 from durabus.pipeline.schema import EVENT_LOG, IN_THE_LOG
 from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
 from durabus.pipeline.store_session import StoreSession
-from durabus.pipeline.summary import save_proof
+from durabus.pipeline.summary import read_summary, save_proof
 from durabus.store.contract import EventStore
 from durabus.store.log import ARCHIVE, START
 
@@ -155,6 +156,8 @@ def prove(lake: Lake, session: StoreSession, *, wait: float = 0.0, key: bytes | 
     with alone(lake.path, session, wait=wait):
         lake.read(EVENT_LOG.name)  # refuses a lake before its first run
         chain = read_chain(lake)
+        known = read_summary(session, lake_id(lake))
+        refuse_cut_chain(chain, None if known is None else known.proof)
         unsigned = () if key is None else unsigned_proofs(chain, key)
         last = chain[-1] if chain else None
         end = bronze_end(lake)
