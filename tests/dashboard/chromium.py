@@ -44,4 +44,4 @@ def install() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(install())
+    sys.exit(install() or None)

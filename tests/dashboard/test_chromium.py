@@ -1,5 +1,6 @@
 """How the browser of the dashboard's tests comes to a new machine."""
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def test_make_installs_chromium_once(place: Path) -> None:
     assert [install(), install()] == ["", ""]
     assert (place / "calls").read_text().split() == ["update", "install"]
     assert chromium() == str(place / "chromium")
+
+
+def test_the_program_ends_without_an_error_once_the_browser_is_there(place: Path) -> None:
+    write_apt(place, code=0)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("tests.dashboard.chromium", run_name="__main__")
+    assert end.value.code is None
 
 
 def test_a_failed_installation_is_reported(place: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_workflow_runs_the_long_targets_every_night() -> None:
     # YAML 1.1 reads the key `on` as True.
     assert workflow[True]["schedule"]
     targets = {command.split()[1] for command in workflow["jobs"]["nightly"]["strategy"]["matrix"]["run"]}
-    assert targets == {"long", "coverage", "chaos", "sim", "sim-mutants", "mutants", "soak"}
+    assert targets == {"long", "coverage", "chaos", "sim", "sim-mutants", "mutants", "soak", "fuzz", "chaos-pipeline"}
     known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert targets <= set(known)
 

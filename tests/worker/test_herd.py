@@ -40,7 +40,7 @@ class Claims:
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(
+async def test_of_fifty_idle_workers_at_most_three_ask_for_most_events(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "REFRESH", 0.2)
