@@ -34,8 +34,8 @@ One test compares the page with those modules, another checks that every test na
 These promises hold on every store, as long as the store keeps its data (each table says what can be *lost at worst*):
 
 - An acknowledged event stays until it has ended. It ends when every registered handler is done with it, as a dead
-  letter, or when it is cancelled. A handler may run more than once for one event. If no registered handler matches the event's type,
-  [`unhandled=`](runtime.md#events-without-a-handler) decides what happens to it.
+  letter, or when it is cancelled. A handler may run more than once for one event. If no registered handler matches the
+  event's type, [`unhandled=`](runtime.md#events-without-a-handler) decides what happens to it.
 - There are never two valid claims on one event, handler result or lock.
 - Once another worker has claimed an event, everything that the former holder still writes is refused (`LeaseLost`).
 - An exact repeat of a call takes effect once. A publish is one if it has the same `event_id` or `idempotency_key`.
