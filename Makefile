@@ -45,7 +45,7 @@ check-style:
 
 test: install ## Everything that must pass: check, then all tests but those of `make long`
 	@$(MAKE) --no-print-directory -j 2 check-types browser check-style compiled-tests
-	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 4 --no-loadscope-reorder -m 'not long' $(ARGS)
+	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 6 --no-loadscope-reorder -m 'not long' $(ARGS)
 
 # Otherwise each process of the tests would compile all modules and rewrite all assertions for itself.
 compiled-tests:
@@ -57,7 +57,7 @@ browser:
 
 coverage: install browser ## Run the tests, and report which lines and branches of src/durabus none of them takes
 	$(BIN)/coverage erase
-	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/coverage run -m pytest -q -n 4 --no-loadscope-reorder -m 'not long' $(ARGS)
+	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/coverage run -m pytest -q -n 6 --no-loadscope-reorder -m 'not long' $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST = (
-    *("pipeline", "kafka", "postgresql", "distribution_postgresql", "processes", "cli", "servers", "nats"),
-    *("explorer", "docs", "lab", "mutants"),
-    *("conformance", "redis", "api", "dashboard", "simulation"),
+    *("pipeline", "kafka", "postgresql", "distribution_postgresql"),
+    *("processes", "cli", "worker", "seeds", "servers", "runtime", "nats", "lab"),
+    *("docs", "explorer", "mutants", "conformance", "redis", "api", "dashboard", "simulation"),
 )
-"""Words of paths. The longest groups begin first, so that no process works alone at the end."""
+"""Words of paths. The longest groups begin first, so that no process works alone at the end. After them come the tests
+that mostly wait: they use the time in which the pipeline keeps both cores busy."""
 TOGETHER = {"pipeline": "a Spark session", "kafka": "one Kafka broker"}
 SECOND_SESSION = "test_pr"
 """Files about the pipeline whose names come after this share a second Spark session. Both halves take about as long.

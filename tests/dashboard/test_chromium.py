@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.dashboard import chromium as program
 from tests.dashboard.chromium import chromium, install
 
 APT = """#!/bin/sh
@@ -40,7 +41,7 @@ def test_make_installs_chromium_once(place: Path) -> None:
 def test_the_program_ends_without_an_error_once_the_browser_is_there(place: Path) -> None:
     write_apt(place, code=0)
     with pytest.raises(SystemExit) as end:
-        runpy.run_module("tests.dashboard.chromium", run_name="__main__")
+        runpy.run_path(program.__file__, run_name="__main__")
     assert end.value.code is None
 
 
