@@ -5,6 +5,8 @@ A group is the tests of one file, or those that share a server or a session that
 
 from __future__ import annotations
 
+from functools import cache
+
 from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST = (
@@ -40,6 +42,11 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 def is_about(node_id: str, word: str) -> bool:
     """Return whether a test is in a directory or file of that name, or is an example or a case of that name."""
     path, _, test = node_id.partition("::")
-    if f"/{word}/" in path or path.endswith(f"test_{word}.py"):
+    if _is_path_about(path, word):
         return True
     return word in TOGETHER and any(f"[{word}{end}" in test for end in ("_", ".md", "]", "-"))
+
+
+@cache
+def _is_path_about(path: str, word: str) -> bool:
+    return f"/{word}/" in path or path.endswith(f"test_{word}.py")
