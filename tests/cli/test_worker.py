@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -252,17 +252,34 @@ async def serve(event) -> None: ...
 """
 
 
+STOPPED_OR_ENDED = {"T", "Z", "X"}
+
+
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """Stop the server and every process that it started, until the context ends."""
+    """Stop the server and every process that it started, until the context ends.
+
+    On a busy machine, threads go on until the one that gets the signal has a turn, so this waits for all of them.
+    """
     pids = family(pid)
     for one in pids:
         os.kill(one, signal.SIGSTOP)
     try:
+        while any(state not in STOPPED_OR_ENDED for one in pids for state in states(one)):
+            time.sleep(0.001)
         yield
     finally:
         for one in pids:
             os.kill(one, signal.SIGCONT)
+
+
+def states(pid: int) -> list[str]:
+    """The state of each thread, as Linux names it."""
+    found = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+            found.append(stat.read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def family(pid: int) -> list[int]:
