@@ -23,7 +23,7 @@ RAM_DISK := $(if $(RAM_DISK),$(shell df -Pk $(RAM_DISK) | awk 'END { if ($$4 > 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check check-types check-style compiled-tests browser test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check check-types check-style compiled-tests java-classes browser test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo demo-cluster bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,12 +44,16 @@ check-style:
 	$(BIN)/lint-imports --no-logo --no-cache
 
 test: install ## Everything that must pass: check, then all tests but those of `make long`
-	@$(MAKE) --no-print-directory -j 2 check-types browser check-style compiled-tests
+	@$(MAKE) --no-print-directory -j 2 check-types browser check-style compiled-tests java-classes
 	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 6 --no-loadscope-reorder -m 'not long' $(ARGS)
 
 # Otherwise each process of the tests would compile all modules and rewrite all assertions for itself.
 compiled-tests:
 	-@$(BIN)/pytest --collect-only -q -m 'not long' > /dev/null
+
+# Spark reads its classes from one file then. Without it the tests run as well, but for longer.
+java-classes:
+	-@$(BIN)/python -m tests.pipeline.spark_home
 
 # On Debian this installs Chromium if it is absent. Without a browser, the tests that need one say so.
 browser:

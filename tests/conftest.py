@@ -20,6 +20,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.groups import Groups, is_about, start_order
+from tests.pipeline.spark_home import use_spark_home
 from tests.servers.presence import installed
 
 from durabus.testing.servers.kafka import KafkaServer
@@ -53,6 +54,7 @@ def pytest_configure() -> None:
     # Each process collects more than 20,000 tests, which live until its end. To look at them again and again takes half
     # of that time.
     gc.disable()
+    use_spark_home()
 
 
 def pytest_collection_finish() -> None:

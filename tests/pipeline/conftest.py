@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import BEGIN, History
@@ -28,21 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_zip_of_pyspark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the workers of Spark import the installed PySpark.
-
-    Spark puts a zip in its home before it, and Python keeps no bytecode for a zip: each process would compile it again.
-    """
-    installed = Path(pyspark.__file__).parent
-    home = tmp_path_factory.mktemp("spark")
-    for name in ("bin", "jars"):
-        (home / name).symlink_to(installed / name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_HOME", str(home))
-        yield
 
 
 @pytest.fixture(scope="session")
