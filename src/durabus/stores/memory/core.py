@@ -38,6 +38,7 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
+    calls_in_order=True,
 )
 
 
