@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from durabus import Event, EventBus
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
@@ -75,6 +76,50 @@ async def test_claims_settlements_and_publishes_share_a_commit(store: SQLiteStor
         tasks = [asyncio.create_task(call) for call in calls]
     await asyncio.gather(*tasks)
     assert store._file.writer.commits - before <= 2
+
+
+async def test_a_worker_claims_an_event_in_the_commit_that_publishes_it(store: SQLiteStore) -> None:
+    commits_at_start: list[int] = []
+
+    async def handler(_event: Event) -> None:
+        commits_at_start.append(store._file.writer.commits)
+
+    async with EventBus(store) as bus:
+        bus.subscribe("order.placed", handler)
+        await bus.publish("order.placed")
+        before = store._file.writer.commits
+        async with writer_held(store):
+            publishing = asyncio.create_task(bus.publish("order.placed"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await publishing
+    assert commits_at_start[-1] - before == 2  # that of ``writer_held``, and one for the event and its claim
+
+
+async def test_a_claim_that_takes_all_new_events_wakes_no_other_worker(store: SQLiteStore) -> None:
+    waiting = asyncio.create_task(store.wait_for_work("default", timeout=0.2))
+    await asyncio.sleep(0)
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2)
+    async with writer_held(store):
+        adding = asyncio.create_task(store.add_events([new_event("order.placed")]))
+        claiming = asyncio.create_task(store.claim_next_events(request))
+    _, claims = await asyncio.gather(adding, claiming)
+    assert len(claims) == 1
+    assert not await waiting
+
+
+@pytest.mark.parametrize("delay", [0.0, 30.0])
+async def test_a_claim_that_leaves_new_events_wakes_other_workers(store: SQLiteStore, delay: float) -> None:
+    waiting = asyncio.create_task(store.wait_for_work("default", timeout=30))
+    await asyncio.sleep(0)
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=1)
+    async with writer_held(store):
+        new = [new_event("order.placed"), new_event("order.placed", delay=delay)]
+        adding = asyncio.create_task(store.add_events(new))
+        claiming = asyncio.create_task(store.claim_next_events(request))
+    _, claims = await asyncio.gather(adding, claiming)
+    assert len(claims) == 1
+    assert await waiting
 
 
 async def test_kept_results_share_a_few_commits_with_settlements(store: SQLiteStore) -> None:

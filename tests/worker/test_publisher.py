@@ -110,10 +110,11 @@ async def test_each_handle_learns_that_its_write_was_refused(store: SharedStore,
     assert (await next_one.stored()).status is EventStatus.PENDING
 
 
-async def test_flush_returns_when_everything_is_stored(store: SharedStore, publisher: Publisher) -> None:
-    send(publisher, 5)
+@pytest.mark.parametrize("count", [5, 2 * MAX_BATCH + 1])
+async def test_flush_returns_when_everything_is_stored(store: SharedStore, publisher: Publisher, count: int) -> None:
+    send(publisher, count)
     await publisher.flush()
-    assert (await store.counts()).pending == 5
+    assert (await store.counts()).pending == count
 
 
 async def test_an_end_in_another_process_is_noticed(store: SharedStore, publisher: Publisher) -> None:

@@ -246,7 +246,7 @@ class EventBus(Requesting):
         if worker is None:
             self._publisher.drop(handle)
         elif event.status not in TERMINAL:
-            worker.nudge()
+            worker.look_for(event.id)
             await handle.completed()
         return event.event_id
 

@@ -109,7 +109,7 @@ class Publisher:
         self.by_event_id: dict[str, list[Handle]] = {}
         self.ends = EndWatch(store, self)
         self.sending: set[asyncio.Task[None]] = set()
-        self._scheduled = False
+        self._scheduled = self._claims_behind = False
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed: DurabusError | None = None
@@ -155,7 +155,10 @@ class Publisher:
             watched.append(handle)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_unsent)
+            self._send_soon()
+        if not (self._claims_behind or handle.new.delay):
+            self._claims_behind = True
+            self._claim_behind()
 
     def rename(self, handle: Handle, event_id: str) -> None:
         """Let the handle wait for the end of another event: that one was published before under the same key."""
@@ -198,7 +201,6 @@ class Publisher:
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (a store that hangs is left behind)
         """Wait until every event emitted so far is stored or refused."""
-        self._send_unsent()
         if self.sending:
             await asyncio.wait(self.sending, timeout=timeout)
 
@@ -254,14 +256,27 @@ class Publisher:
         """Close: no end can be learned from this store any more."""
         self.close(StoreClosedError(f"the store was closed under bus {self._bus!r}: {error}"))
 
-    def _send_unsent(self) -> None:
-        self._scheduled = False
-        while self._unsent:
-            batch, self._unsent = self._unsent[:MAX_BATCH], self._unsent[MAX_BATCH:]
-            self._batches.append(batch)
-            task = asyncio.get_running_loop().create_task(self._store_batch(batch))
-            self.sending.add(task)
-            task.add_done_callback(self.sending.discard)
+    def _send_soon(self) -> None:
+        """Start the task that stores what is emitted until it begins, which is in the next turn of the loop."""
+        task = asyncio.get_running_loop().create_task(self._send_unsent())
+        self.sending.add(task)
+        task.add_done_callback(self.sending.discard)
+
+    def _claim_behind(self) -> None:
+        """Let the worker claim events that are about to be stored, in the same step if the store can do that."""
+        runner = self._children.runner
+        if runner is not None and self.store.features.calls_in_order:
+            runner.nudge()
+
+    async def _send_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self._scheduled = self._claims_behind = False
+        batches = [unsent[first : first + MAX_BATCH] for first in range(0, len(unsent), MAX_BATCH)]
+        self._batches += batches
+        if len(batches) == 1:
+            await self._store_batch(batches[0])
+        else:
+            await asyncio.gather(*map(self._store_batch, batches))
 
     async def _store_batch(self, batch: list[Handle]) -> None:
         try:

@@ -39,6 +39,10 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Settlements and ``Keep`` store ``children`` in the same step, and ``Release.until_children`` is obeyed."""
     waits: bool = True
     """Settlements may bring waits: the step that stores an event meets the waits for it."""
+    calls_in_order: bool = False
+    """A call sees what earlier calls of the same store object write, even if the caller has not awaited them yet. So a
+    worker claims an event in the same turn of the event loop in which the event is published, in one commit with it.
+    """
     minimum_lease: float = 0.0
     """The shortest lease that the store can judge, in seconds."""
     sees_ended_processes: bool = False

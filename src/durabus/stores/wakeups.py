@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 REMEMBERED_BUSES = 10_000
 ENDS = "\x01ends:"
@@ -22,6 +23,8 @@ class WaitingWorkers:
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._by_bus: dict[str, list[asyncio.Future[None]]] = {}
+        self.planned: set[str] = set()
+        """The buses whose workers are woken after this turn of the event loop, if that is needed then."""
 
     def __contains__(self, bus: object) -> bool:
         """Whether a worker waits for this bus."""
@@ -32,6 +35,7 @@ class WaitingWorkers:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._gate:
             self._by_bus.setdefault(bus, []).append(future)
+            self.planned.discard(bus)
         return future
 
     def remove(self, bus: str, future: asyncio.Future[None]) -> None:
@@ -59,6 +63,25 @@ class WaitingWorkers:
                 _resolve(future)
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, future)
+
+    def wake_after_turn(self, bus: str, is_needed: Callable[[], bool]) -> None:
+        """Wake the workers of a bus. If all of them belong to the running event loop, they are woken after this turn of
+        it, and only if ``is_needed`` then.
+        """
+        here = _running_loop()
+        with self._gate:
+            is_planned = here is not None and all(one.get_loop() is here for one in self._by_bus.get(bus, ()))
+            if is_planned:
+                self.planned.add(bus)
+        if here is None or not is_planned:
+            self.wake(bus)
+        else:
+            here.call_soon(self._wake_if_needed, bus, is_needed)
+
+    def _wake_if_needed(self, bus: str, is_needed: Callable[[], bool]) -> None:
+        self.planned.discard(bus)
+        if is_needed():
+            self.wake(bus)
 
 
 class BusNews:

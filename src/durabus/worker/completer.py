@@ -70,7 +70,7 @@ class Completer:
     @property
     def expected(self) -> int:
         """How many events the calls under way may bring beyond those that they settle."""
-        return sum(max(call.limit - len(call.batch), 0) for call in self._calls)
+        return sum(max(call.limit - len(call.batch), 0) for call in self._calls) if self._calls else 0
 
     def add(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
         """Settle the event in the next call."""
@@ -95,12 +95,16 @@ class Completer:
         call = StoreCall(self.waiting[: self._at_once], limit)
         self.waiting = self.waiting[self._at_once :]
         self._calls.append(call)
+        if self._enough is not None and len(self.waiting) >= self._enough:
+            self._wake()  # there is enough for a second call
         return call
 
     def end(self, call: StoreCall) -> None:
-        """The caller has used the reply, or the call failed and its settlements wait again."""
+        """The caller has used the reply, or the call failed and its settlements wait again.
+
+        It looks for more itself, so this wakes no other task.
+        """
         self._calls.remove(call)
-        self._wake()
 
     async def send(
         self, call: StoreCall, request: ClaimRequest | None
@@ -119,6 +123,7 @@ class Completer:
     def _take_back(self, call: StoreCall, error: Exception) -> None:
         # One settlement may make the call fail. Once it is found it rests for a while, so that it blocks neither the
         # other settlements nor new claims.
+        self._wake()  # the caller pauses, and another call may succeed before that is over
         if isinstance(error, StoreError):
             self.waiting += call.batch
             return

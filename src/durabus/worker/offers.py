@@ -207,9 +207,10 @@ class OfferedHandlers:
 
     def nudge(self, *, in_vain: bool = False) -> None:
         """Look for offers: there may be some. ``in_vain``: a hint brought no event, so it may be about an offer."""
-        self._is_curious = self._is_curious or in_vain
-        if self._is_curious or self._ids():
+        # Once curious, it waits until it may look: further hints change nothing.
+        if (in_vain and not self._is_curious) or self._ids():
             self._wake.set()
+        self._is_curious = self._is_curious or in_vain
 
     def want(self, wanted: Counter[str]) -> None:
         """Look for offers of these handlers of this node too: an event that this node coordinates waits for them."""
@@ -256,6 +257,8 @@ class OfferedHandlers:
 
     def _ids(self) -> tuple[str, ...]:
         lacked = self._dispatcher.missing.lacked_elsewhere()
+        if not self._wanted:
+            return lacked
         return (*lacked, *(one for one in self._wanted if self._wanted[one] > 0 and one not in lacked))
 
     async def _serve(self) -> None:

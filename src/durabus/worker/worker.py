@@ -69,6 +69,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = WorkerOptions()
 
 
+NOT_PREPARED = ("", "")
+
+
 class Worker:
     """Serves one bus of one store.
 
@@ -124,7 +127,9 @@ class Worker:
         self._claims = ClaimTable(
             bus, dispatcher, self._completer, self._slots, lease=lease, metrics=self.metrics, wake=wake
         )
-        self.children = ChildRunner(store, dispatcher, self._slots, self._claims, request=self._request)
+        self.children = ChildRunner(
+            store, dispatcher, self._slots, self._claims, request=self._request, nudge=self.nudge
+        )
         self._awaited = AwaitedRuns(self.children, store, bus, lease=lease, lock=self._slots.lock)
         self._without_lock = WithoutLock(store, missing, self._claims, self._poller, self.children, wake=wake)
         self._heartbeat = Heartbeat(
@@ -132,6 +137,9 @@ class Worker:
         )
         self.store_is_away = False
         """Whether the worker could not reach the store when it was stopped."""
+        self._prepared = NOT_PREPARED
+        """The token of the next claim, and the incarnation it was made for. Making a token lets other threads run. So a
+        store's own thread would begin with an event before it gets the claim that was sent right behind the event."""
         self._stopping = self._died = False
         self._serving: list[asyncio.Task[None]] = []
         self._listening: asyncio.Task[None] | None = None
@@ -162,6 +170,11 @@ class Worker:
         """Look for events to claim: there may be some."""
         self._poller.nudge()
 
+    def look_for(self, id_: int) -> None:
+        """Look for an event to claim, unless this worker has claimed it already."""
+        if not self.children.is_running(id_):
+            self._poller.nudge()
+
     def revoke(self, id_: int, reason: str) -> None:
         """Stop the event if it runs here: a caller has cancelled it."""
         self._claims.revoke(id_, reason)
@@ -178,8 +191,8 @@ class Worker:
                 self._poller.skip()
                 await self._awaited.look()
                 continue
-            free = self._free()
-            claim = free > 0 and self._poller.should_claim and not self._stopping and bool(self._dispatcher)
+            may_claim = self._poller.should_claim and not self._stopping and bool(self._dispatcher)
+            claim = may_claim and (free := self._free()) > 0
             may_call = self._completer.is_open and (claim or self._completer.waiting)
             if not may_call and unanswered is None:
                 self._wake.clear()
@@ -195,6 +208,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001  (whatever it was, the worker lives)
                 unanswered = asked
                 await asyncio.sleep(self._outage.failed(error, unforeseen=not isinstance(error, StoreError)))
+        self._wake.set()  # the other task may end too
 
     @property
     def _has_work(self) -> bool:
@@ -219,10 +233,12 @@ class Worker:
         # An awaited child may run on another node, under the lock of its parent. That node notices only after a while
         # that the parent's process has ended, so the lock must not be free at once.
         lends_lock = self._serial is not None and self._dispatcher.missing.any_remote()
+        incarnation = "" if lends_lock else self._watch.incarnation
+        (prepared_for, token), self._prepared = self._prepared, NOT_PREPARED
         return ClaimRequest(
             bus=self._bus,
             worker_id=self._dispatcher.worker_id,
-            token=new_token("" if lends_lock else self._watch.incarnation),
+            token=token if token and prepared_for == incarnation else new_token(incarnation),
             limit=limit,
             lease=self._lease,
             mode=self._mode,
@@ -240,6 +256,7 @@ class Worker:
                 if claims:
                     await self._dispatcher.missing.prepare(claims[0])
                 self._accept(claims, asked.sent)
+                self._prepared = (self._watch.incarnation, new_token(self._watch.incarnation))
             self._settled(call.batch, outcomes)
         finally:
             self._completer.end(call)

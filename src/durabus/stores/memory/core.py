@@ -38,6 +38,7 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
+    calls_in_order=True,
 )
 
 
@@ -138,11 +139,25 @@ class MemoryCore:
         if status is EventStatus.PENDING:
             if event.parent_id is not None:
                 self._live_children.setdefault(event.parent_id, set()).add(event.id)
-            self._bus_queue(event.bus).pending(event, now)
-            if event.bus in self._waiting:
-                self._waiting.wake(event.bus)
+            queue = self._bus_queue(event.bus)
+            queue.pending(event, now)
+            if event.bus in self._waiting and (event.due_ts > now or event.bus not in self._waiting.planned):
+                self._wake_workers(queue, event, now)
         else:
             self._ended(event)
+
+    def _wake_workers(self, queue: BusQueue, event: Event, now: float) -> None:
+        """Wake the workers that wait for the bus. They plan for an event that is due later; one that is due now may be
+        claimed in this turn of the event loop.
+        """
+        if event.due_ts > now:
+            self._waiting.wake(event.bus)
+        else:
+            self._waiting.wake_after_turn(event.bus, lambda: self._is_ready(queue))
+
+    def _is_ready(self, queue: BusQueue) -> bool:
+        with self._lock:
+            return queue.next_instant() == 0.0
 
     def _ended(self, event: Event) -> None:
         self._waits.forget(event.id)

@@ -75,6 +75,8 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
         take(tx, lock, request.max_attempts)
         void_handlers(tx, lock.key, handled)
     tx.fruitful.add(bus)
+    if len(rows) < request.limit and request.event_id is None and not request.tags:
+        tx.added.discard(bus)  # nothing is left for others
     return _take(tx, request, rows, key, revision)
 
 

@@ -166,7 +166,7 @@ MARK = "\ufffd"
 class Transaction:
     """An open transaction. It always reads all rows at once: a half-read cursor would hold the snapshot open."""
 
-    __slots__ = ("connection", "cursor", "fruitful", "fruitless", "now", "woken")
+    __slots__ = ("added", "connection", "cursor", "fruitful", "fruitless", "now", "woken")
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.connection = connection
@@ -175,6 +175,8 @@ class Transaction:
         self.cursor.row_factory = None
         self.woken: set[str] = set()
         """Buses that have new events to claim once this commits."""
+        self.added: set[str] = set()
+        """Buses that have new events to claim, unless a later claim of this transaction takes all of them."""
         self.fruitful: set[str] = set()
         """Buses from which this transaction claimed events."""
         self.fruitless: set[str] = set()

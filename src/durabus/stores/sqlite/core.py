@@ -56,6 +56,7 @@ class SQLiteCore:
             manual_clock=True,
             ordering_keys=True,
             claims_by_event_id=True,
+            calls_in_order=True,
             sees_ended_processes=supported(),
         )
 

@@ -153,7 +153,9 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
         tx.run(SQL["add_event_tags"], span)
     numbers = Counter([one.bus for one in new])
     note_live(tx, numbers)
-    tx.woken.update(numbers)
+    tx.added.update(numbers)
+    if any(one.delay for one in new):
+        tx.woken.update(numbers)  # their workers plan to wake up when the events are due
     events = [added_event(one, id_, now, now + one.delay) for id_, one in enumerate(new, first)]
     meet_waits(tx, events)
     return events

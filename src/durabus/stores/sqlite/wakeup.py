@@ -114,6 +114,9 @@ LOOK_EVERY = 0.005
 """Seconds between two checks on systems without inotify."""
 LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0)
 """Seconds from a reported write to the checks for its commit, which follows once the disk has confirmed it."""
+AFTER_OWN = LOOKS.index(0.003)
+"""The first check after a report that may be about a commit of this store object. Each such commit checks for others
+itself, so the sooner checks would only cost time."""
 _LOOK_ANYWAY = 1.0
 
 
@@ -128,7 +131,7 @@ class SQLiteWakeup:
         self._sleepers: dict[str, list[Watch]] = {}
         self._alarms: dict[str, float] = {}
         self._next_look = 0.0
-        self._noticed = 0.0
+        self._noticed = self._committed = 0.0
         self._looks_taken = len(LOOKS)
         self._news = BusNews()
         self._unseen_ends = False
@@ -149,8 +152,8 @@ class SQLiteWakeup:
         if self._inotify is not None and not self._sleepers:
             self._inotify.ignore()
         self._noticed = monotonic()
-        self._looks_taken = 0
-        self._next_look = self._noticed + LOOKS[0]
+        self._looks_taken = AFTER_OWN if self._noticed - self._committed <= TELL_EVERY else 0
+        self._next_look = self._noticed + LOOKS[self._looks_taken]
 
     def watch(self, watch: Watch, now: float) -> None:
         """Let a worker wait, unless its bus has events to claim.
@@ -173,12 +176,12 @@ class SQLiteWakeup:
 
     def committed(self, tx: Transaction) -> None:
         """Wake the workers of the buses that a transaction of this store object gave events to."""
-        mark = self._news.mark()
+        self._committed, mark = monotonic(), self._news.mark()
         for bus in tx.fruitless:
             self._news.claimed(bus, mark, anything=False)
         for bus in tx.fruitful:
             self._news.claimed(bus, mark, anything=True)
-        for bus in tx.woken:
+        for bus in tx.woken | tx.added:
             if bus == ENDS:
                 self._events_may_have_ended()
             elif bus in self._sleepers:

@@ -180,14 +180,14 @@ class Writer:
             if operations:
                 self._write(operations)
             with self.step:
-                self._look_around(watches)
+                self._look_around(watches, has_written=bool(operations))
 
-    def _look_around(self, watches: list[Watch]) -> None:
+    def _look_around(self, watches: list[Watch], *, has_written: bool) -> None:
         for watch in watches:
             with contextlib.suppress(sqlite3.Error):  # a lost hint does no harm; the next write reports the error
                 self._wakeup.watch(watch, self._time.now())
         with contextlib.suppress(sqlite3.Error):
-            if self._wakeup.anybody and self._wakeup.look_again_in() == 0:
+            if self._wakeup.anybody and (has_written or self._wakeup.look_again_in() == 0):
                 self._wakeup.look(self._time.now())
         if self._wal.too_large:
             self._wal.shrink(self._connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import anyio
@@ -14,7 +15,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import Action, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, numbers
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, batch, numbers
 
 
 class ClaimTests:
@@ -39,6 +40,20 @@ class ClaimTests:
         assert await lab.event(event, other_node) == got
         picked = (await lab.store.read_event_log(event.id))[-1]
         assert (picked.action, picked.attempt, picked.fence, picked.worker_id) == (Action.PICKED, 1, 1, ALICE)
+
+    async def test_a_claim_right_behind_a_publish_gets_the_event(self, lab: Lab) -> None:
+        """A call sees what earlier calls of the same store object write, even if the caller has not awaited them yet.
+
+        So a worker claims an event in the same turn of the event loop in which the event is published, in one commit
+        with it.
+        """
+        (event,), claims = await asyncio.gather(
+            lab.store.add_events(batch(1)), lab.store.claim_next_events(lab.request(limit=2))
+        )
+        if lab.store.features.calls_in_order:
+            assert [claim.event.id for claim in claims] == [event.id]
+        else:
+            assert len(claims) <= 1
 
     async def test_a_claim_on_an_empty_queue_returns_an_empty_list_at_once(self, lab: Lab) -> None:
         """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import anyio
@@ -284,6 +285,21 @@ class SignalTests:
         await lab.publish_one(delay=2 * SHORT)
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
+
+    async def test_a_delayed_event_ends_a_wait_although_a_claim_takes_the_event_beside_it(self, lab: Lab) -> None:
+        """A hint also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of the
+        event.
+        """
+
+        async def publish_and_claim() -> None:
+            await anyio.sleep(SHORT)
+            both = [*batch(1), *batch(1, delay=2 * SHORT)]
+            await asyncio.gather(lab.store.add_events(both), lab.claim(limit=1))
+
+        with anyio.fail_after(LONG / 2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(publish_and_claim)
+                assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_a_lease_that_ends_ends_the_wait(self, lab: Lab) -> None:
         """A hint also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of the

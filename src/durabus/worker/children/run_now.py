@@ -37,16 +37,22 @@ class ChildRunner:
         claims: ClaimTable,
         *,
         request: Callable[[int], ClaimRequest],
+        nudge: Callable[[], None],
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._slots = slots
         self._claims = claims
         self._request = request
+        self._nudge = nudge
         self.closed = False
         """The worker has ended or is about to: nothing more may be claimed."""
         self.tasks: set[asyncio.Task[None]] = set()
         """Tasks that release claims on events that no handler awaits any more."""
+
+    def nudge(self) -> None:
+        """Let the worker look for events to claim."""
+        self._nudge()
 
     def is_running(self, id_: int) -> bool:
         """Whether the worker holds a claim on the event."""
