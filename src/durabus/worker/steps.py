@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +29,7 @@ from durabus.model.result import HandlerResult, Suspended, UnrecoverableError
 from durabus.model.statuses import STEPS, ResultStatus
 from durabus.model.wait import MAX_WAITS, NOT_MET, EventWait, Scalar, key_of, met_event, new_wait, wait_of, waiting
 from durabus.worker.children.emissions import RUN, EmittingCall
+from durabus.worker.fingerprints import fingerprint as fingerprint_of
 from durabus.worker.progress import EventProgress
 
 logger = logging.getLogger("durabus.worker")
@@ -91,8 +91,9 @@ class Steps:
         """The kept values that no step of this attempt has used yet, by the name of the step and by key."""
         self._misused: dict[tuple[str, str], str] = {}
         """Keys of kept values that a step with other arguments got, by name and by the arguments of the kept value."""
-        self._failed: dict[str, list[str]] = {}
-        """Keys of steps that raised in this attempt, by name: the next step of the name is their next try."""
+        self._failed: dict[tuple[str, str], list[str]] = {}
+        """Keys of steps that raised in this attempt, by name and arguments: the next step like that is their next try.
+        """
         self._slept: dict[str, str] = {}
         self._waited: dict[str, HandlerResult] = {}
         self._waits = 0
@@ -126,7 +127,7 @@ class Steps:
                 f"step {name!r}: {function!r:.80} is not callable: give the function and its arguments apart, as "
                 "ctx.step(name, charge, order)"
             )
-        fingerprint = _fingerprint(*arguments)
+        fingerprint = fingerprint_of(*arguments)
         unused = self._unused.get(name, {})
         alike = next((key for key, memo in unused.items() if memo.arguments == fingerprint), None)
         misused = self._misused.get((name, fingerprint))
@@ -137,7 +138,8 @@ class Steps:
                 f"arguments, got its value: the steps named {name!r} run in another order than before. Give each of "
                 f'them a name of its own, as f"{name} {{item}}"'
             )
-        key = alike or self._key_of_failed(name) or self._next_key(name)
+        failed = self._failed.get((name, fingerprint))
+        key = alike or (failed.pop(0) if failed else self._next_key(name))
         self._use(key)
         memo = unused.pop(key, None)
         if memo is not None and memo.arguments != fingerprint:
@@ -164,12 +166,8 @@ class Steps:
             raise LeaseLost(self._claim.event.event_id, "the event was cancelled, or another claim may hold it")
 
     def failed(self, step: BegunStep) -> None:
-        """Note that a step raised. If the handler catches that and begins the step again, it has the same key."""
-        self._failed.setdefault(step.name, []).append(step.key)
-
-    def _key_of_failed(self, name: str) -> str | None:
-        keys = self._failed.get(name)
-        return keys.pop(0) if keys else None
+        """Note that a step raised. If the handler begins it again with equal arguments, it has the same key."""
+        self._failed.setdefault((step.name, step.fingerprint), []).append(step.key)
 
     def run(self, step: BegunStep) -> EmittingCall:
         """Return what holds the events that a try of the step emits."""
@@ -345,18 +343,3 @@ def _type_of(result: HandlerResult) -> str | None:
     """Return the type of the event that met a wait; None if none has."""
     event = met_event(result.value_json or NOT_MET, "") if result.status is ResultStatus.KEPT else None
     return None if event is None else event.type
-
-
-def _fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a short digest of the arguments. Of one that is not JSON, such as a client, only the type counts."""
-    parts = [*map(_text_of, args), *(f"{name}={_text_of(kwargs[name])}" for name in sorted(kwargs))]
-    return blake2b("\n".join(parts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _text_of(argument: object) -> str:
-    if isinstance(argument, Event):
-        return argument.event_id  # its attempts and errors change
-    try:
-        return encode_payload(argument, "arguments")
-    except InvalidPayloadError:
-        return f"{type(argument).__module__}.{type(argument).__qualname__}"
