@@ -109,6 +109,7 @@ LATER_FEATURES = {
     "durabus/worker/cancelling.py",
     "durabus/worker/children/emissions.py",
     "durabus/worker/coordination.py",
+    "durabus/worker/fingerprints.py",
     "durabus/worker/offers.py",
     "durabus/worker/outcomes.py",
     "durabus/worker/process_watch.py",

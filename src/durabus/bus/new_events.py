@@ -14,7 +14,7 @@ from durabus.errors import ConfigurationError, InvalidEventError
 from durabus.model.event import EXPIRES_AFTER, EmitOptions, Event, NewEvent, PublishOptions, new_event, ordering_key_of
 from durabus.model.limits import check_name
 from durabus.model.result import MaxDepthError
-from durabus.worker.children.emissions import RUN, EmittingCall
+from durabus.worker.children.emissions import RUN, EmittingCall, is_alone
 from durabus.worker.children.waiting import handled_here
 from durabus.worker.telemetry import metadata_of
 
@@ -62,13 +62,14 @@ def make_event(
 
     A delayed event is no child: it would keep its parent open for as long, and so would each event of a chain.
     Also return the call of the handler that emits it, and to whose success it belongs; None outside of handlers, and
-    with ``parent_id=None``.
+    with ``parent_id=None``. Raises ``LeaseLost`` if that call has ended.
     """
     key = options.pop("key", None)
     if not isinstance(event_type, str):
         event_type, payload = typed_event(event_type, payload)
     parent = handled_here()
-    run = None if parent is None else _emitter(options)
+    emitter = _emitter(options)
+    run = None if parent is None else emitter
     if key is not None:
         refuse_key(key, run)
     if parent is not None and "parent_id" not in options and not (options.get("delay") or options.get("at")):
@@ -90,8 +91,11 @@ def make_event(
 def _emitter(options: EmitOptions) -> EmittingCall | None:
     """Return the call of the handler that emits the event; None if the options ask for an event of its own."""
     run = RUN.get()
-    is_alone = "parent_id" in options and options["parent_id"] is None
-    return None if run is None or run.is_over or is_alone else run
+    if run is None or is_alone(options):
+        return None
+    if run.is_over:
+        raise run.ended()
+    return run
 
 
 def refuse_key(key: str, run: EmittingCall | None) -> None:

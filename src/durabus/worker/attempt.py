@@ -124,9 +124,9 @@ class Attempt:
         if before is not None and before.fence:
             # The handler was claimed by itself before: its fence grows with those claims too.
             context = replace(context, event=replace(context.event, fence=context.event.fence + before.fence))
-        if handler.takes_context:
-            context = replace(context, steps=Steps(handler.id, self._claim, progress))
         run = EmittingCall(handler.id, self._claim.event, progress.parts.store)
+        if handler.takes_context:
+            context = replace(context, steps=Steps(run, self._claim, progress))
         outcome = await run_handler(run, self._execute(handler, context, threads, progress), progress)
         del self.running[handler.id]
         self._left -= 1

@@ -177,14 +177,15 @@ class Dispatcher:
             wait = handler.breaker.admit()
             if wait:
                 return Release(claim.ref, wait, (), BREAKER_OPEN)
+            run = EmittingCall(handler.id, event, progress.parts.store)
             if handler.takes_context:
-                context = Context(event, self.worker_id, self._emitter, Steps(handler.id, claim, progress))
+                context = Context(event, self.worker_id, self._emitter, Steps(run, claim, progress))
             call = (
                 execute(handler, context, self._threads)
                 if handler.batch is None
                 else self.batches.execute(handler, context, progress)
             )
-            outcome = await run_handler(EmittingCall(handler.id, event, progress.parts.store), call, progress)
+            outcome = await run_handler(run, call, progress)
             if handler.takes_context:
                 await progress.steps_ended()
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
@@ -237,7 +238,7 @@ class Dispatcher:
         return attempt
 
     async def _dispatch_in_time(self, claim: Claim, progress: EventProgress | None) -> Settlement:
-        attempt = self._attempt(claim, self.route(claim.event.type))
+        attempt, progress = self._attempt(claim, self.route(claim.event.type)), progress or EventProgress(claim.ref)
         scope = asyncio.timeout(self.event_timeout)
         with ExitStack() as stack:
             if self._slow_timeout is not None:
@@ -249,6 +250,7 @@ class Dispatcher:
                 if not scope.expired():
                     raise
         await threads_ended(claim.event)  # nothing can stop a thread, and a retry must not begin beside it
+        await progress.steps_ended()
         if attempt.awaited and self.coordinator is not None:
             claim = replace(claim, results=await self.coordinator.read(claim.event.id))
         return self._timed_out(claim, attempt)

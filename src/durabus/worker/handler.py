@@ -25,7 +25,7 @@ from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.wait import Scalar
 from durabus.worker.batch import BatchContext, batch_options, item_type
 from durabus.worker.breaker import Breaker
-from durabus.worker.children.emissions import emitting
+from durabus.worker.children.emissions import emitting, is_alone
 from durabus.worker.steps import SEPARATOR, Retry, Steps, Tries
 
 DEFAULT_TIMEOUT = 30.0
@@ -55,9 +55,14 @@ class HandlerContext(msgspec.Struct, frozen=True, gc=False):
         return self.event.attempts
 
     def emit(self, event_type: str | object, payload: Any = None, **options: Any) -> Any:
-        """Emit a child of this event as ``EventBus.emit`` does; returns its handle."""
+        """Emit a child of this event as ``EventBus.emit`` does; returns its handle.
+
+        Raises ``LeaseLost`` if the attempt has ended.
+        """
         if self.emitter is None:
             raise ConfigurationError(f"ctx.emit({event_type!r}): this handler is not run by an EventBus")
+        if self.steps is not None and not is_alone(options):
+            self.steps.refuse_late()
         return self.emitter(event_type, payload, **options)
 
     def _own_steps(self, verb: str) -> Steps:
@@ -152,25 +157,29 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
     ) -> Any:
         """Do what ``Context.step`` does. A plain function runs in the thread of the handler."""
         steps = self._own_steps("step")
-        step = steps.begin(name, function, (args, kwargs))
-        if step.memo is not None:
-            return step.memo.value
-        tries, began = Tries(step.key, retry, timeout), perf_counter()
+        ended = steps.running()  # before the step begins: the attempt may end at this very moment
         try:
-            while True:
-                try:
-                    with emitting(steps.run(step)) as run:
-                        value = function(*args, **kwargs)
-                        if inspect.isawaitable(value):
-                            value = self._in_loop(tries.awaited(value))
-                    break
-                except Exception as error:  # noqa: BLE001  (the policy of the step decides)
-                    pause = tries.pause_after(error)
-                self._in_loop(asyncio.sleep(pause))
-        except BaseException:
-            steps.failed(step)
-            raise
-        return self._in_loop(steps.keep(step, value, run, attempts=tries.attempt, began=began))
+            step = steps.begin(name, function, (args, kwargs))
+            if step.memo is not None:
+                return step.memo.value
+            tries, began = Tries(step.key, retry, timeout), perf_counter()
+            try:
+                while True:
+                    try:
+                        with emitting(steps.run(step)) as run:
+                            value = function(*args, **kwargs)
+                            if inspect.isawaitable(value):
+                                value = self._in_loop(tries.awaited(value))
+                        break
+                    except Exception as error:  # noqa: BLE001  (the policy of the step decides)
+                        pause = tries.pause_after(error)
+                    self._in_loop(asyncio.sleep(pause))
+            except BaseException:
+                steps.failed(step)
+                raise
+            return self._in_loop(steps.keep(step, value, run, attempts=tries.attempt, began=began))
+        finally:
+            ended()
 
     def sleep(self, delay: Duration) -> None:
         """Do what ``Context.sleep`` does."""

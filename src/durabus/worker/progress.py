@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -205,11 +206,14 @@ class EventProgress(msgspec.Struct, eq=False):
     """How many of ``settled`` the store knows, or gets from a call that repeats until it does."""
     _timer: asyncio.TimerHandle | None = None
     """The next write."""
-    _handlers_ended: bool = False
+    is_over: bool = False
+    """The handlers have ended: nothing that their tasks and threads do counts any more."""
+    lost: LeaseLost | None = None
+    """Why the store has refused a step: another claim holds the event, or it has ended."""
     _unstored: dict[str, HandlerResult] | None = None
     """Steps that have ended and that the store has not acknowledged."""
-    _running: set[asyncio.Future[None]] | None = None
-    """One for each step that runs."""
+    _running: set[Future[None]] | None = None
+    """One for each step that runs, in the event loop or in a thread."""
 
     @property
     def _keeper(self) -> Keeper | None:
@@ -291,7 +295,11 @@ class EventProgress(msgspec.Struct, eq=False):
             self._unstored = {}
         self._unstored[result.handler_id] = result
         self.owe(result.handler_id, children)
-        await self._keeper.keep(self.ref, (result,), children)
+        try:
+            await self._keeper.keep(self.ref, (result,), children)
+        except LeaseLost as lost:
+            self.lost = lost
+            raise
         del self._unstored[result.handler_id]
 
     async def keep_successes(self, results: tuple[HandlerResult, ...]) -> None:
@@ -305,32 +313,27 @@ class EventProgress(msgspec.Struct, eq=False):
             raise ConfigurationError(f"{what} needs a handler that an EventBus or an EventManager runs")
         self._keeper.require(feature, what)
 
-    def step_runs(self) -> Callable[[], None]:
-        """Note that a step runs, and return what notes its end."""
-        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        everything = self._running = self._running or set()
-        everything.add(running)
-
-        def ended() -> None:
-            everything.discard(running)
-            if not running.done():
-                running.set_result(None)
-
-        return ended
+    def running_steps(self) -> set[Future[None]]:
+        """Return the set to which each step adds a future while it runs. Threads add theirs, too."""
+        if self._running is None:
+            self._running = set()
+        return self._running
 
     async def steps_ended(self) -> None:
         """Wait for steps that still run although their handler has ended, as in a ``gather`` of which one part failed.
 
         Otherwise the next attempt would run them again beside themselves. A step that takes too long is left behind.
         """
-        if self._running:
-            await asyncio.wait(set(self._running), timeout=STEPS_END_WITHIN)
+        running = tuple(self._running or ())
+        if running:
+            await asyncio.wait([asyncio.wrap_future(step) for step in running], timeout=STEPS_END_WITHIN)
 
     def finished(self, settlement: Settlement, *, is_lost: bool = False) -> Settlement:
         """Return the settlement with what the store has not acknowledged: steps that have ended, and children.
 
         Children go with the success of their handler. If the settlement does not carry it, they are dropped.
         """
+        self.end()
         if self._unstored:
             settlement = replace(settlement, results=(*settlement.results, *self._unstored.values()))
         if self._owed is None or self.parent is None:
@@ -348,7 +351,7 @@ class EventProgress(msgspec.Struct, eq=False):
 
     def end(self) -> None:
         """Write nothing more: the settlement carries all results, or an offer does."""
-        self._handlers_ended = True
+        self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -373,7 +376,7 @@ class EventProgress(msgspec.Struct, eq=False):
                 self._kept = max(self._kept, count)
             elif not isinstance(error, StoreError):
                 logger.error("results of event %s are not stored before it ends", self.ref.id, exc_info=error)
-            elif not self._handlers_ended:
+            elif not self.is_over:
                 logger.warning("results of event %s are not stored yet, trying again: %s", self.ref.id, error)
                 if self._timer is None:  # another success may have ended meanwhile: its write carries all
                     loop = asyncio.get_running_loop()

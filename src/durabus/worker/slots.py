@@ -101,6 +101,7 @@ class Slots:
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop
         self.variables = contextvars.copy_context()
+        self.variables.run(RUN.set, None)  # a handler may start a bus, which outlives it
         """The context variables that each slot begins with."""
 
     @property
@@ -220,7 +221,6 @@ class Slots:
         """Run queued events one after another; return when none is left, or when a handler changed the context."""
         slot, task = Slot(self), asyncio.current_task()
         SLOT.set(slot)
-        RUN.set(None)
         untouched = contextvars.copy_context()
         try:
             while self._may_begin() and self._active <= self._limit and contextvars.copy_context() == untouched:

@@ -12,8 +12,8 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,7 +28,8 @@ from durabus.model.policies import RetryPolicy
 from durabus.model.result import HandlerResult, Suspended, UnrecoverableError
 from durabus.model.statuses import STEPS, ResultStatus
 from durabus.model.wait import MAX_WAITS, NOT_MET, EventWait, Scalar, key_of, met_event, new_wait, wait_of, waiting
-from durabus.worker.children.emissions import EmittingCall
+from durabus.worker.children.emissions import RUN, EmittingCall
+from durabus.worker.fingerprints import fingerprint as fingerprint_of
 from durabus.worker.progress import EventProgress
 
 logger = logging.getLogger("durabus.worker")
@@ -77,10 +78,12 @@ _MEMO = msgspec.json.Decoder(Memo)
 class Steps:
     """The steps of one handler in one attempt of an event."""
 
-    def __init__(self, handler_id: str, claim: Claim, progress: EventProgress) -> None:
-        self._prefix = prefix = handler_id + SEPARATOR
+    def __init__(self, call: EmittingCall, claim: Claim, progress: EventProgress) -> None:
+        self._prefix = prefix = call.name + SEPARATOR
+        self._call = call
         self._claim = claim
         self._progress = progress
+        self._running = progress.running_steps()
         self._began = monotonic()
         self._used: set[str] = set()
         self._numbers: Counter[str] = Counter()
@@ -88,8 +91,9 @@ class Steps:
         """The kept values that no step of this attempt has used yet, by the name of the step and by key."""
         self._misused: dict[tuple[str, str], str] = {}
         """Keys of kept values that a step with other arguments got, by name and by the arguments of the kept value."""
-        self._failed: dict[str, list[str]] = {}
-        """Keys of steps that raised in this attempt, by name: the next step of the name is their next try."""
+        self._failed: dict[tuple[str, str], list[str]] = {}
+        """Keys of steps that raised in this attempt, by name and arguments: the next step like that is their next try.
+        """
         self._slept: dict[str, str] = {}
         self._waited: dict[str, HandlerResult] = {}
         self._waits = 0
@@ -108,11 +112,10 @@ class Steps:
     def begin(self, name: str, function: object, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> BegunStep:
         """Return the step of this name with its kept value, if it has one. Equal arguments find their own value first.
 
-        The second step of a name is ``name#2``, and so on. Raises ``LeaseLost`` if the claim is known to be lost: the
-        function must not run then.
+        The second step of a name is ``name#2``, and so on. Raises ``LeaseLost`` if the claim is known to be lost, or if
+        the attempt has ended: the function must not run then.
         """
-        if self._progress.parent is not None and self._progress.parent.lost:
-            raise LeaseLost(self._claim.event.event_id, "the event was cancelled, or another claim may hold it")
+        self._refuse_lost()
         check_name(name, "step name")
         if name in VERBS or ">" in name or "#" in name:
             raise ConfigurationError(
@@ -124,7 +127,7 @@ class Steps:
                 f"step {name!r}: {function!r:.80} is not callable: give the function and its arguments apart, as "
                 "ctx.step(name, charge, order)"
             )
-        fingerprint = _fingerprint(*arguments)
+        fingerprint = fingerprint_of(*arguments)
         unused = self._unused.get(name, {})
         alike = next((key for key, memo in unused.items() if memo.arguments == fingerprint), None)
         misused = self._misused.get((name, fingerprint))
@@ -135,7 +138,8 @@ class Steps:
                 f"arguments, got its value: the steps named {name!r} run in another order than before. Give each of "
                 f'them a name of its own, as f"{name} {{item}}"'
             )
-        key = alike or self._key_of_failed(name) or self._next_key(name)
+        failed = self._failed.get((name, fingerprint))
+        key = alike or (failed.pop(0) if failed else self._next_key(name))
         self._use(key)
         memo = unused.pop(key, None)
         if memo is not None and memo.arguments != fingerprint:
@@ -147,13 +151,23 @@ class Steps:
             )
         return BegunStep(name, key, fingerprint, memo)
 
-    def failed(self, step: BegunStep) -> None:
-        """Note that a step raised. If the handler catches that and begins the step again, it has the same key."""
-        self._failed.setdefault(step.name, []).append(step.key)
+    def refuse_late(self) -> None:
+        """Raise ``LeaseLost`` if the attempt has ended. It waits for steps that run, and for what belongs to them."""
+        call = RUN.get()
+        is_in_step = call is not None and not call.is_over and call.name.startswith(self._prefix)
+        if self._progress.is_over or (self._call.is_over and not is_in_step):
+            raise self._call.ended()
 
-    def _key_of_failed(self, name: str) -> str | None:
-        keys = self._failed.get(name)
-        return keys.pop(0) if keys else None
+    def _refuse_lost(self) -> None:
+        self.refuse_late()
+        if self._progress.lost is not None:
+            raise LeaseLost(self._progress.lost.subject, self._progress.lost.reason)
+        if self._progress.parent is not None and self._progress.parent.lost:
+            raise LeaseLost(self._claim.event.event_id, "the event was cancelled, or another claim may hold it")
+
+    def failed(self, step: BegunStep) -> None:
+        """Note that a step raised. If the handler begins it again with equal arguments, it has the same key."""
+        self._failed.setdefault((step.name, step.fingerprint), []).append(step.key)
 
     def run(self, step: BegunStep) -> EmittingCall:
         """Return what holds the events that a try of the step emits."""
@@ -173,6 +187,7 @@ class Steps:
 
     async def sleep(self, delay: float) -> None:
         """Give slot and claim back, and go on when ``delay`` seconds have passed by the clock of the store."""
+        self._refuse_lost()
         key, now = self._next_key(SLEEP), self._now()
         self._use(key)
         kept = self._slept.get(key)
@@ -197,6 +212,7 @@ class Steps:
     ) -> Event | None:
         """Return the first matching event, or None after the timeout. Gives slot and claim back until then."""
         self._progress.require("waits", "ctx.wait_for")
+        self._refuse_lost()
         bus, now = self._claim.event.bus, self._now()
         wait = new_wait(bus, event_type, where, None if timeout is None else now + timeout)
         key = self._key_of_wait(wait)
@@ -242,7 +258,14 @@ class Steps:
 
     def running(self) -> Callable[[], None]:
         """Note that a step runs; the result notes its end. The attempt ends after its steps."""
-        return self._progress.step_runs()
+        step: Future[None] = Future()
+        self._running.add(step)
+
+        def ended() -> None:
+            self._running.discard(step)
+            step.set_result(None)
+
+        return ended
 
     def _next_key(self, name: str) -> str:
         while True:
@@ -320,18 +343,3 @@ def _type_of(result: HandlerResult) -> str | None:
     """Return the type of the event that met a wait; None if none has."""
     event = met_event(result.value_json or NOT_MET, "") if result.status is ResultStatus.KEPT else None
     return None if event is None else event.type
-
-
-def _fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a short digest of the arguments. Of one that is not JSON, such as a client, only the type counts."""
-    parts = [*map(_text_of, args), *(f"{name}={_text_of(kwargs[name])}" for name in sorted(kwargs))]
-    return blake2b("\n".join(parts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _text_of(argument: object) -> str:
-    if isinstance(argument, Event):
-        return argument.event_id  # its attempts and errors change
-    try:
-        return encode_payload(argument, "arguments")
-    except InvalidPayloadError:
-        return f"{type(argument).__module__}.{type(argument).__qualname__}"

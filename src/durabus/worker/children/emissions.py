@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from durabus.errors import ConfigurationError
+from durabus.errors import ConfigurationError, LeaseLost
 from durabus.model.event import Event, NewEvent
 from durabus.store.contract import EventStore
 from durabus.worker.children.children import Child
@@ -33,6 +34,14 @@ class EmittingCall(msgspec.Struct, eq=False):
     _ordinals: Counter[tuple[str, str, str]] | None = None
     _keys: dict[tuple[str, str], tuple[str, str]] | None = None
     """Type and payload of the children that have a key, by their bus and key."""
+
+    def ended(self) -> LeaseLost:
+        """Return the error of what a task or thread begins after the call has ended. A retry would do it once more."""
+        return LeaseLost(
+            self.event.event_id,
+            f"attempt {self.event.attempts} of handler {self.name} has ended, and a task or thread that it left behind "
+            "goes on. Await it in the handler, or emit with parent_id=None what shall be an event of its own",
+        )
 
     def identify(self, new: NewEvent, key: str | None) -> NewEvent:
         """Return the child with the id that it has in every attempt of this generation of the event.
@@ -94,6 +103,11 @@ class EmittingCall(msgspec.Struct, eq=False):
         held, self.held, self.is_over = self.held, None, True
         if held:
             _drop(held)
+
+
+def is_alone(options: Mapping[str, Any]) -> bool:
+    """Whether ``options`` ask for an event of its own, which belongs to no handler."""
+    return "parent_id" in options and options["parent_id"] is None
 
 
 def _drop(children: Sequence[Child]) -> None:
