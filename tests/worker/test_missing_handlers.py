@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ from tests.seeds.support import Recorder, until_status
 from tests.seeds.support import until as until_true
 from tests.worker.support import until
 
-from durabus import ConfigurationError, Context, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
+from durabus import ConfigurationError, Context, Event, EventBus, EventStatus, EventStore, ManualClock, Snooze, open_store
 from durabus.model.handler import HandlerInfo
+from durabus.model.statuses import TERMINAL
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker import executor
 from durabus.worker.registry import ALIVE_WITHIN, Registry
@@ -100,6 +101,80 @@ async def test_a_handler_that_waits_here_does_not_delay_the_one_whose_node_comes
             await asyncio.sleep(0.01)
         back.subscribe("job", old, id="old")
         await until(lambda: old.calls == 1)
+
+
+async def steps_and_sleeps(event: Event, ctx: Context) -> None:
+    await ctx.step("charge", str)
+    await ctx.sleep(0.2)
+
+
+async def sleeps(event: Event, ctx: Context) -> None:
+    await ctx.sleep(0.2)
+
+
+async def snoozes(event: Event, ctx: Context) -> None:
+    raise Snooze(0.2)
+
+
+async def waits_for_an_event(event: Event, ctx: Context) -> None:
+    await ctx.wait_for("paid", timeout=0.2)
+
+
+async def is_stopped_after_a_step(event: Event, ctx: Context) -> None:
+    await ctx.step("charge", str)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "begins", [steps_and_sleeps, sleeps, snoozes, waits_for_an_event, is_stopped_after_a_step], ids=lambda one: one.__name__
+)
+async def test_an_event_whose_handler_has_begun_does_not_complete_without_it(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch, begins: Callable[[Event, Context], Awaitable[None]]
+) -> None:
+    """The next node offers the handler, because a live node seems to have it. Then the handler is gone for good."""
+    monkeypatch.setattr("durabus.worker.missing_handlers.LIVE", 2.0)
+    old = EventBus(store, poll_interval=0.02)
+    old.subscribe("job", begins, id="old")
+    await old.start()
+    event = await old.emit("job").stored()
+    await until_true(lambda: has_begun(store, event))
+    await old.shutdown(0.1)
+    info = HandlerInfo(handler_id="old", pattern="job")
+    await store.register_handlers("default", "web-2:7:dead", [info], kept_for=None)
+    async with EventBus(store, poll_interval=0.02) as bus:
+        bus.subscribe("other", Recorder(), id="other")
+        await bus.start()
+        await until_true(lambda: is_offered(store, event))
+        assert await store.unregister_handler("default", "old")
+        ended = await until_status(store, event.id, *TERMINAL)
+    assert ended.status is EventStatus.FAILED
+    assert ended.errors == ("old had begun, and no node has it any more",)
+
+
+@pytest.mark.parametrize("unhandled", ["complete", "dead_letter", "keep"])
+async def test_kept_steps_show_that_a_handler_has_begun(store: EventStore, unhandled: str) -> None:
+    """A process that dies after a step leaves no result of the handler itself."""
+    old = EventBus(store, poll_interval=0.02)
+    old.subscribe("job", is_stopped_after_a_step, id="old")
+    await old.start()
+    event = await old.emit("job").stored()
+    await until_true(lambda: has_begun(store, event))
+    await old.shutdown(0.1)
+    assert await store.unregister_handler("default", "old")
+    async with EventBus(store, poll_interval=0.02, unhandled=unhandled) as bus:
+        bus.subscribe("other", Recorder(), id="other")
+        await bus.start()
+        ended = await until_status(store, event.id, *TERMINAL)
+    assert ended.status is EventStatus.FAILED
+    assert ended.errors == ("old had begun, and no node has it any more",)
+
+
+async def has_begun(store: EventStore, event: Event) -> bool:
+    return bool((await store.read_results([event.id]))[0])
+
+
+async def is_offered(store: EventStore, event: Event) -> bool:
+    return any(one.handler_id == "old" and one.is_offered for one in (await store.read_results([event.id]))[0])
 
 
 async def test_the_handler_gets_the_event_when_this_node_subscribes_it(store: EventStore) -> None:

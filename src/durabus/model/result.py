@@ -156,14 +156,16 @@ def with_first_success(
 def offer(handler_id: str, before: HandlerResult | None = None) -> HandlerResult:
     """Return the result that offers a handler at once to the workers of other nodes. ``before`` is what it did so far.
 
-    An offer keeps the last error: it shows that the handler has run before.
+    An offer keeps the last error and the time of the last call: they show that the handler has run before.
     """
-    attempts, error, fence = (0, None, 0) if before is None else (before.attempts, before.error, before.fence)
+    if before is None:
+        return HandlerResult(handler_id=handler_id, status=ResultStatus.PENDING, expires_ts=OFFERED_AT_ONCE)
     return HandlerResult(
         handler_id=handler_id,
         status=ResultStatus.PENDING,
-        attempts=attempts,
-        error=error,
-        fence=fence,
+        attempts=before.attempts,
+        error=before.error,
+        execution_time_ms=before.execution_time_ms,
+        fence=before.fence,
         expires_ts=OFFERED_AT_ONCE,
     )

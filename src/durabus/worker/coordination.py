@@ -21,6 +21,7 @@ from durabus.model.result import OFFERED_AT_ONCE, HandlerResult, offer
 from durabus.model.statuses import SETTLED, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.worker.handler import Handler
+from durabus.worker.steps import SEPARATOR
 
 logger = logging.getLogger("durabus.worker")
 
@@ -90,7 +91,7 @@ def plan_of(
     known = {handler.id for handler in handlers} | set(others)
     offered = {result.handler_id for result in claim.results if result.is_offered}
     # In the order of the results: a set of texts has another order in every process.
-    never_begun = [one for one in claim.results if one.handler_id in offered - known and _never_begun(one)]
+    never_begun = [one for one in claim.results if one.handler_id in offered - known and _never_begun(one, claim)]
     held = {one for one in offered - known if results[one].status is ResultStatus.PROCESSING}
     left = [one for one in others if one not in offered and not _is_spent(results.get(one))]
     to_offer = [one for one in left if is_live(one)]
@@ -114,9 +115,21 @@ def _before_its_wait(result: HandlerResult | None) -> HandlerResult | None:
     return replace(result, attempts=max(result.attempts - 1, 0)) if result is not None and waited else result
 
 
-def _never_begun(result: HandlerResult) -> bool:
-    offered = result.status is ResultStatus.PENDING and result.expires_ts == OFFERED_AT_ONCE
-    return offered and not result.attempts and result.error is None
+def _never_begun(result: HandlerResult, claim: Claim) -> bool:
+    """Whether the handler is offered and has not begun in any attempt, as far as the results of its event show.
+
+    One that has begun has an error or the time of a call, a worker has claimed it, or it has kept a step.
+    """
+    if result.status is not ResultStatus.PENDING or result.expires_ts != OFFERED_AT_ONCE or result.error is not None:
+        return False
+    if result.attempts or result.fence or result.execution_time_ms is not None:
+        return False
+    return not any(one.status is ResultStatus.KEPT and handler_of(one) == result.handler_id for one in claim.results)
+
+
+def handler_of(step: HandlerResult) -> str:
+    """Return the id of the handler that has kept the step."""
+    return step.handler_id.partition(SEPARATOR)[0]
 
 
 def _is_spent(result: HandlerResult | None) -> bool:

@@ -17,7 +17,7 @@ from durabus.model.event import Event
 from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
-from durabus.model.statuses import SETTLED, STEPS, Completion, HandlerMode, OnUnhandled, ResultStatus
+from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
 from durabus.worker import outcomes
 from durabus.worker.attempt import ENOUGH, Attempt, HandlerCall, run_handler, used_up
 from durabus.worker.batches import Batches
@@ -167,7 +167,7 @@ class Dispatcher:
         context = Context(event, self.worker_id, self._emitter)
         known = self.missing.known(claim)
         others = await self.missing.learn(claim) if known is None else known
-        if not (handlers or others or any(r.status not in STEPS for r in claim.results)):
+        if not (handlers or others or claim.results):
             settlement = self._unhandled.settlement(claim)
             if isinstance(settlement, Release):
                 self.gave_away = claim.ref

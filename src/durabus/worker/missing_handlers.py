@@ -11,7 +11,7 @@ from durabus.model.claim import Claim
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
-from durabus.model.statuses import SETTLED, STEPS, OnUnhandled
+from durabus.model.statuses import SETTLED, OnUnhandled
 from durabus.worker.handler import Handler
 from durabus.worker.registry import LIVE, Sighting
 from durabus.worker.telemetry import Metrics
@@ -155,8 +155,7 @@ class MissingHandlers:
 
     def _is_kept(self, claim: Claim) -> bool:
         """Whether no node has a handler, as far as this node knows, and the bus keeps such events."""
-        began = any(result.status not in STEPS for result in claim.results)
-        if self._remote is None or not self._keeps() or began or self._route(claim.event.type):
+        if self._remote is None or not self._keeps() or claim.results or self._route(claim.event.type):
             return False
         return self.known(claim) == ()
 

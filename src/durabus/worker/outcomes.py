@@ -10,6 +10,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Settlement
 from durabus.model.statuses import SETTLED, STEPS, ResultStatus
 from durabus.worker.attempt import HandlerCall, used_up
+from durabus.worker.coordination import handler_of
 from durabus.worker.execution import HandlerOutcome
 from durabus.worker.handler import Handler
 from durabus.worker.telemetry import log_failed_attempt
@@ -21,7 +22,12 @@ def results_of_sleepers(asleep: list[HandlerCall]) -> list[HandlerResult]:
     for handler, outcome, result in asleep:
         results += outcome.kept
         results.append(
-            HandlerResult(handler_id=handler.id, status=ResultStatus.PENDING, attempts=max(result.attempts - 1, 0))
+            HandlerResult(
+                handler_id=handler.id,
+                status=ResultStatus.PENDING,
+                attempts=max(result.attempts - 1, 0),
+                execution_time_ms=outcome.milliseconds,
+            )
         )
     return results
 
@@ -90,12 +96,16 @@ def unless_spent(claim: Claim, results: tuple[HandlerResult, ...], milliseconds:
     now_done = {result.handler_id for result in results}
     # A wait that its timeout ended, or that the handler did not need any more, says nothing about the handler.
     spent = [r for r in claim.results if r.status not in SETTLED | STEPS and r.handler_id not in now_done]
-    if not spent:
-        return Complete(claim.ref, results, (), milliseconds)
-    error = "; ".join(
-        f"{r.handler_id} slept, and no node has it any more"
+    has_result = {r.handler_id for r in claim.results if r.status not in STEPS} | now_done
+    stopped = {handler_of(r): None for r in claim.results if r.status is ResultStatus.KEPT}
+    errors = [
+        f"{r.handler_id} had begun, and no node has it any more"
         if r.status is ResultStatus.PENDING and r.error is None
         else f"{r.handler_id} does not run again, its last error: {r.error or r.status}"
         for r in spent
-    )
-    return Fail(claim.ref, error, None, results, milliseconds)
+    ]
+    # A process that ended between two steps of a handler has left no result of the handler itself.
+    errors += [f"{one} had begun, and no node has it any more" for one in stopped if one not in has_result]
+    if not errors:
+        return Complete(claim.ref, results, (), milliseconds)
+    return Fail(claim.ref, "; ".join(errors), None, results, milliseconds)
