@@ -1,13 +1,22 @@
-"""How a parent waits in the queue for its children."""
+"""How a parent waits in the queue for its children, and what many children cost it."""
+
+import time
+from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
+from tests.worker.support import make_event
 
-from durabus import new_event
+from durabus import Event, new_event
 from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.event import NewEvent
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Release
+from durabus.model.settlement import Complete, Fail, Release
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.children.children import AT_THE_LATEST, MAX_REST, REST, Children
+from durabus.worker.children.emissions import EmittingCall
+from durabus.worker.claimed_event import ClaimedEvent
+from durabus.worker.progress import EventProgress
 
 
 class Keeper:
@@ -48,3 +57,62 @@ async def test_where_the_store_cannot_say_so_a_parent_is_asked_about_before_it_h
         waited += rest.delay
         longest = rest.delay
     assert longest == MAX_REST
+
+
+class Emitted:
+    """A child that was emitted and is not stored."""
+
+    is_stored = False
+    done = False
+    store = None
+    event_id = "a"
+
+    def __init__(self, new: NewEvent) -> None:
+        self.new = new
+
+    def accept(self) -> None:
+        raise AssertionError("nothing is stored here")
+
+    def drop(self) -> None:
+        pass
+
+    async def stored(self) -> Event:
+        raise AssertionError("nothing is stored here")
+
+    async def ended(self) -> None:
+        raise AssertionError("nothing ends here")
+
+
+def cheapest(run: Callable[[], object]) -> float:
+    """Return the smallest CPU time of three runs."""
+    spent = []
+    for _ in range(3):
+        begun = time.process_time()
+        run()
+        spent.append(time.process_time() - begun)
+    return min(spent)
+
+
+async def test_twenty_times_as_many_children_cost_about_twenty_times_as_much() -> None:
+    store = MemoryStore()
+    claim = await parent_of_one(store)
+    few, many = ([Emitted(new_event("child")) for _ in range(count)] for count in (800, 16_000))
+
+    def hold_and_await(children: list[Emitted]) -> None:
+        run = EmittingCall("a", make_event(), None)
+        for child in children:
+            run.hold(child)
+        for child in children:
+            run.let_go(child)
+
+    def hold_and_settle(children: list[Emitted]) -> None:
+        run = EmittingCall("a", make_event(), None)
+        for child in children:
+            run.hold(child)
+        progress = EventProgress(claim.ref, parent=ClaimedEvent(claim, 0.0))
+        progress.owe("a", list(run.held or ()))
+        progress.finished(Complete(claim.ref))
+        progress.finished(Fail(claim.ref, "no", 1.0))
+
+    for what in (hold_and_await, hold_and_settle):
+        assert cheapest(partial(what, many)) < 100 * cheapest(partial(what, few)), what.__name__

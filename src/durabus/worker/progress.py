@@ -271,7 +271,8 @@ class EventProgress(msgspec.Struct, eq=False):
     def owe(self, name: str, children: list[Child]) -> None:
         """Store these together with the success of this handler or step."""
         if children:
-            self._owed = {**(self._owed or {}), name: children}
+            self._owed = self._owed or {}
+            self._owed[name] = children
 
     def _unstored_children(self, names: Collection[str] | None = None) -> list[Child]:
         owed = self._owed or {}
@@ -340,13 +341,13 @@ class EventProgress(msgspec.Struct, eq=False):
             return settlement
         done = {result.handler_id for result in settlement.results if result.status in SUCCESSES}
         names = self._owed.keys() if isinstance(settlement, Complete) else done
-        children = [] if is_lost else self._unstored_children(names)
+        children = {} if is_lost else dict.fromkeys(self._unstored_children(names))
         for child in self._unstored_children():
             if child not in children:
                 child.drop()
         if isinstance(settlement, Cancel) or not children:
             return settlement
-        self.parent.owed = children
+        self.parent.owed = list(children)
         return replace(settlement, children=tuple(child.new for child in children))
 
     def end(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -29,7 +29,8 @@ class EmittingCall(msgspec.Struct, eq=False):
     event: Event
     store: EventStore | None
     """The store that can store children together with the success; None if it cannot."""
-    held: list[Child] | None = None
+    held: dict[Child, None] | None = None
+    """In the order of the calls. One more child, or one less, costs the same however many there are."""
     is_over: bool = False
     _ordinals: Counter[tuple[str, str, str]] | None = None
     _keys: dict[tuple[str, str], tuple[str, str]] | None = None
@@ -77,15 +78,18 @@ class EmittingCall(msgspec.Struct, eq=False):
 
     def hold(self, child: Child) -> None:
         """Keep a child until the call has succeeded."""
-        self.held = [*(self.held or ()), child]
+        if self.held is None:
+            self.held = {}
+        self.held[child] = None
 
     def let_go(self, child: Child) -> None:
         """The child is stored now: its handler waits for it."""
-        self.held = [other for other in self.held or () if other is not child]
+        if self.held is not None:
+            self.held.pop(child, None)
 
     async def succeed(self) -> list[Child]:
         """Return the children to store together with the success. Others, on another store, are stored first."""
-        held, self.held, self.is_over = self.held or [], None, True
+        held, self.held, self.is_over = self.held or {}, None, True
         together: list[Child] = []
         try:
             for child in held:
@@ -110,7 +114,7 @@ def is_alone(options: Mapping[str, Any]) -> bool:
     return "parent_id" in options and options["parent_id"] is None
 
 
-def _drop(children: Sequence[Child]) -> None:
+def _drop(children: Iterable[Child]) -> None:
     for child in children:
         if not child.is_stored:
             child.drop()
