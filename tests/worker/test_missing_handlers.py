@@ -11,7 +11,17 @@ from tests.seeds.support import Recorder, until_status
 from tests.seeds.support import until as until_true
 from tests.worker.support import until
 
-from durabus import ConfigurationError, Context, Event, EventBus, EventStatus, EventStore, ManualClock, Snooze, open_store
+from durabus import (
+    ConfigurationError,
+    Context,
+    Event,
+    EventBus,
+    EventStatus,
+    EventStore,
+    ManualClock,
+    Snooze,
+    open_store,
+)
 from durabus.model.handler import HandlerInfo
 from durabus.model.statuses import TERMINAL
 from durabus.stores.memory.store import MemoryStore
@@ -126,7 +136,9 @@ async def is_stopped_after_a_step(event: Event, ctx: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    "begins", [steps_and_sleeps, sleeps, snoozes, waits_for_an_event, is_stopped_after_a_step], ids=lambda one: one.__name__
+    "begins",
+    [steps_and_sleeps, sleeps, snoozes, waits_for_an_event, is_stopped_after_a_step],
+    ids=lambda one: one.__name__,
 )
 async def test_an_event_whose_handler_has_begun_does_not_complete_without_it(
     store: EventStore, monkeypatch: pytest.MonkeyPatch, begins: Callable[[Event, Context], Awaitable[None]]

@@ -215,7 +215,7 @@ async def test_what_a_handler_left_behind_may_wait_in_serial_modes() -> None:
 
         async def publish_later() -> None:
             await over.wait()
-            await bus.publish("child")
+            await bus.publish("child", parent_id=None)
 
         async def parent(event: Event) -> None:
             tasks.append(asyncio.create_task(publish_later()))
