@@ -48,7 +48,6 @@ GRACE = 2.0
 AWAY_GRACE = 0.5
 """Seconds that a shutdown waits for a store that has not replied to it before."""
 
-
 LAST_LEASE = "no attempt is left: the last one ended when the lease of its worker expired"
 
 

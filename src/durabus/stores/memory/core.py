@@ -150,14 +150,15 @@ class MemoryCore:
         """Wake the workers that wait for the bus. They plan for an event that is due later; one that is due now may be
         claimed in this turn of the event loop.
         """
+
+        def is_ready() -> bool:
+            with self._lock:
+                return queue.next_instant() == 0.0
+
         if event.due_ts > now:
             self._waiting.wake(event.bus)
         else:
-            self._waiting.wake_after_turn(event.bus, lambda: self._is_ready(queue))
-
-    def _is_ready(self, queue: BusQueue) -> bool:
-        with self._lock:
-            return queue.next_instant() == 0.0
+            self._waiting.wake_after_turn(event.bus, is_ready)
 
     def _ended(self, event: Event) -> None:
         self._waits.forget(event.id)
@@ -266,14 +267,11 @@ class MemoryCore:
 
     def _archived(self, ids: list[int]) -> list[int]:
         """Return those of these events that have no entry after the position of an archive."""
-        archives = self._archives()
+        archives = archives_in(self._positions)
         if not archives:
             return ids
         unread = self._log.after(min(map(self._log.number, archives.values())))
         return [id_ for id_ in ids if id_ not in unread]
-
-    def _archives(self) -> dict[str, str]:
-        return {name: position for name, position in self._positions.items() if name.startswith(ARCHIVE)}
 
     def _forget_history(self, queue: BusQueue, ids: Sequence[int]) -> None:
         """Delete events of the history, which are nowhere else, and their log entries."""
@@ -333,6 +331,11 @@ class MemoryPublishing(MemoryCore):
         for one in parents:
             if isinstance(one, Release) and one.until_children:
                 self._wake_parent(self._states[one.ref.id].event.event_id)
+
+
+def archives_in(positions: Mapping[str, str]) -> dict[str, str]:
+    """Return the positions of the lakes that follow the store."""
+    return {name: position for name, position in positions.items() if name.startswith(ARCHIVE)}
 
 
 def lock_claim(lock: LockState, token: str) -> LockClaim:

@@ -19,7 +19,7 @@ from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.log import ARCHIVE, START
 from durabus.stores.memory.claims import MemoryClaims
-from durabus.stores.memory.core import MemoryCore, MemoryPublishing
+from durabus.stores.memory.core import MemoryCore, MemoryPublishing, archives_in
 from durabus.stores.memory.registrations import MemoryProcesses, MemoryRegistrations
 from durabus.stores.memory.results import MemoryResults
 from durabus.stores.wakeups import ENDS
@@ -144,7 +144,7 @@ class MemoryLogVerbs(MemoryCore):
         with self._lock:
             self._check_open()
             before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
-            archives = (position for name, position in self._archives().items() if name != ignoring)
+            archives = (position for name, position in archives_in(self._positions).items() if name != ignoring)
             until = min((until, *archives), key=self._log.number)
             ended: dict[int, str] = {}
             unknown: dict[int, None] = {}
@@ -205,7 +205,7 @@ class MemoryLogVerbs(MemoryCore):
     async def read_archives(self) -> LogArchives:
         with self._lock:
             self._check_open()
-            return LogArchives(positions=self._archives(), trimmed=self._log.is_trimmed)
+            return LogArchives(positions=archives_in(self._positions), trimmed=self._log.is_trimmed)
 
 
 class MemoryDeadLetters(MemoryCore):
