@@ -22,6 +22,7 @@ from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
+from durabus.worker.steps import StepError, holds
 from durabus.worker.telemetry import SlowWarning
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired, call_with_event
 
@@ -279,7 +280,7 @@ def from_exception(
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
-    if isinstance(raised, UnrecoverableError | PayloadDecodeError):
+    if isinstance(raised, UnrecoverableError | PayloadDecodeError) or holds(raised, StepError):
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)

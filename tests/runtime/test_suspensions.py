@@ -1,0 +1,116 @@
+"""Sleeps and waits that end an attempt: inside a step, side by side, and swallowed by their handler."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.runtime.conftest import MakeBus
+
+from durabus import Context, Event, EventStatus, EventStore, Snooze, SyncContext
+
+PATIENT = {"max_retries": 5, "base_delay": 0.01}
+MEMORY = pytest.mark.parametrize("url", ["memory"], indirect=True)
+"""For what does not depend on the store."""
+SOON = 20.0
+
+
+async def snooze(ctx: Context) -> None:
+    raise Snooze(0.05)
+
+
+async def sleep_in_a_group(ctx: Context) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ctx.sleep(0.05))
+
+
+async def snooze_in_a_group(ctx: Context) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(snooze(ctx))
+
+
+PAUSES: dict[str, Callable[[Context], Awaitable[object]]] = {
+    "ctx.sleep": lambda ctx: ctx.sleep(0.05),
+    "ctx.sleep_until": lambda ctx: ctx.sleep_until(datetime.now(UTC) + timedelta(seconds=0.05)),
+    "ctx.wait_for": lambda ctx: ctx.wait_for("never", timeout=0.05),
+    "Snooze": snooze,
+}
+IN_GROUPS = {"ctx.sleep": sleep_in_a_group, "Snooze": snooze_in_a_group}
+
+
+@pytest.mark.parametrize("retry", [None, PATIENT], ids=["no retry", "retry of the step"])
+@pytest.mark.parametrize(("what", "pause"), [*PAUSES.items(), *IN_GROUPS.items()])
+@MEMORY
+async def test_a_step_that_sleeps_waits_or_snoozes_ends_the_event_and_runs_once(
+    make_bus: MakeBus,
+    store: EventStore,
+    what: str,
+    pause: Callable[[Context], Awaitable[object]],
+    retry: dict[str, Any] | None,
+) -> None:
+    """At wake-up its function would run again, and charge the card a second time."""
+    bus, charged = make_bus(retry=PATIENT), list[int]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        async def charge() -> None:
+            charged.append(event.fence)
+            await pause(ctx)
+
+        await ctx.step("charge", charge, retry=retry)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert charged == [1]
+    assert event.status is EventStatus.COMPLETED_WITH_ERRORS
+    assert f"{what} in the function of step 'charge'" in (event.last_error or "")
+    assert "between two steps" in (event.last_error or "")
+    assert [one for one in await store.list_results(event.id) if one.handler_id != "order"] == []
+
+
+@pytest.mark.parametrize("how", ["function", "coroutine", "thread"])
+@MEMORY
+async def test_a_step_of_a_plain_handler_must_not_sleep_either(make_bus: MakeBus, store: EventStore, how: str) -> None:
+    bus, charged = make_bus(retry=PATIENT), list[int]()
+
+    @bus.on("order.placed", id="order")
+    def order(event: Event, ctx: SyncContext) -> None:
+        def charge() -> None:
+            charged.append(event.fence)
+            ctx.sleep(0.05)
+
+        async def charge_in_loop() -> None:
+            if how == "thread":
+                await asyncio.to_thread(charge)
+            else:
+                charged.append(event.fence)
+                raise Snooze(0.05)
+
+        ctx.step("charge", charge if how == "function" else charge_in_loop)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert charged == [1]
+    assert "in the function of step 'charge'" in (event.last_error or "")
+
+
+@MEMORY
+async def test_the_error_of_a_step_in_a_task_group_ends_the_event(make_bus: MakeBus, store: EventStore) -> None:
+    bus, charged = make_bus(retry=PATIENT), list[int]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        def charge() -> object:
+            charged.append(event.fence)
+            return object()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.step("charge", charge))
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert (charged, event.status) == ([1], EventStatus.COMPLETED_WITH_ERRORS)
+
+
+async def _ended(store: EventStore, event_id: str) -> Event:
+    event = await store.get_event(event_id)
+    assert event is not None
+    return event
