@@ -110,6 +110,55 @@ async def test_the_error_of_a_step_in_a_task_group_ends_the_event(make_bus: Make
     assert (charged, event.status) == ([1], EventStatus.COMPLETED_WITH_ERRORS)
 
 
+@pytest.mark.parametrize("verb", ["sleep", "wait", "snooze"])
+@MEMORY
+async def test_what_runs_beside_a_sleep_does_not_prolong_it(make_bus: MakeBus, store: EventStore, verb: str) -> None:
+    """The event goes back to the queue after the second handler, when most of the sleep is over."""
+    bus = make_bus()
+
+    @bus.on("order.placed", id="sleeps")
+    async def pause(event: Event, ctx: Context) -> None:
+        if verb == "sleep":
+            await ctx.sleep(0.8)
+        elif verb == "wait":
+            await ctx.wait_for("never", timeout=0.8)
+        elif event.fence == 1:
+            raise Snooze(0.8)
+
+    @bus.on("order.placed", id="works")
+    async def work(event: Event) -> None:
+        await asyncio.sleep(0.6)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert 0.8 <= event.updated_ts - event.created_ts < 1.3
+
+
+@MEMORY
+async def test_a_step_that_runs_beside_a_sleep_does_not_prolong_it(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await asyncio.gather(ctx.step("work", asyncio.sleep, 0.6), ctx.sleep(0.8))
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert 0.8 <= event.updated_ts - event.created_ts < 1.3
+
+
+async def test_sleeps_on_two_nodes_run_at_the_same_time(make_bus: MakeBus, store: EventStore) -> None:
+    """One of the handlers runs under a claim of its own, and is awaited while it sleeps for so short."""
+    one, two = make_bus(handler_mode="parallel"), make_bus(handler_mode="parallel")
+
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.sleep(1)
+
+    for name, bus in (("a", one), ("b", two)):
+        bus.subscribe("order.placed", order, id=name)
+        await bus.start()
+    event = await _ended(store, await asyncio.wait_for(one.publish("order.placed"), SOON))
+    assert 1 <= event.updated_ts - event.created_ts < 2
+
+
 async def _ended(store: EventStore, event_id: str) -> Event:
     event = await store.get_event(event_id)
     assert event is not None

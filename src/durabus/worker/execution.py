@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from durabus.clock import milliseconds_since, perf_counter
+from durabus.clock import milliseconds_since, monotonic, perf_counter
 from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
 from durabus.model.event import Event
 from durabus.model.limits import seconds, stored_text
@@ -72,6 +72,13 @@ class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     retry_after: float | None = None
     kept: tuple[HandlerResult, ...] = ()
+    ended: float = 0.0
+    """When the call of a handler that sleeps or snoozes ended, by the monotonic clock of this process."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until a handler that sleeps or snoozes goes on, less the time since its call ended."""
+        return max((self.retry_after or 0.0) - (monotonic() - self.ended), 0.0)
 
     @property
     def is_suspended(self) -> bool:
@@ -276,7 +283,7 @@ def from_exception(
             raised = too_long
         else:
             kept = tuple(result for one in asleep for result in one.kept)
-            return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
+            return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept, monotonic())
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
