@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -108,6 +109,94 @@ async def test_the_error_of_a_step_in_a_task_group_ends_the_event(make_bus: Make
 
     event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
     assert (charged, event.status) == ([1], EventStatus.COMPLETED_WITH_ERRORS)
+
+
+async def sleeps(ctx: Context) -> None:
+    await asyncio.gather(*(ctx.sleep(1) for _ in range(3)))
+
+
+async def timeouts(ctx: Context) -> None:
+    assert await asyncio.gather(*(ctx.wait_for(f"never.{n}", timeout=1) for n in range(3))) == [None] * 3
+
+
+async def both(ctx: Context) -> None:
+    await asyncio.gather(ctx.sleep(1), ctx.wait_for("never", timeout=1), sleeps(ctx))
+
+
+@pytest.mark.parametrize("side_by_side", [sleeps, timeouts, both], ids=lambda one: one.__name__)
+async def test_sleeps_and_waits_side_by_side_begin_at_the_same_instant(
+    make_bus: MakeBus, store: EventStore, side_by_side: Callable[[Context], Awaitable[None]]
+) -> None:
+    bus = make_bus()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await side_by_side(ctx)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert (event.status, event.attempts) == (EventStatus.COMPLETED, 1)
+    assert 1 <= event.updated_ts - event.created_ts < 2
+
+
+async def test_sleeps_of_threads_begin_at_the_same_instant(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+
+    @bus.on("order.placed", id="order")
+    def order(event: Event, ctx: SyncContext) -> None:
+        with ThreadPoolExecutor() as threads:
+            for nap in [threads.submit(ctx.sleep, 1) for _ in range(3)]:  # map would drop calls that have not begun
+                nap.result()
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert 1 <= event.updated_ts - event.created_ts < 2
+
+
+async def test_sleeps_side_by_side_in_handlers_of_two_nodes_begin_at_the_same_instant(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    """One of the handlers runs under a claim of its own."""
+    one, two = make_bus(handler_mode="parallel"), make_bus(handler_mode="parallel")
+
+    async def order(event: Event, ctx: Context) -> None:
+        await sleeps(ctx)
+
+    for name, bus in (("a", one), ("b", two)):
+        bus.subscribe("order.placed", order, id=name)
+        await bus.start()
+    event = await _ended(store, await asyncio.wait_for(one.publish("order.placed"), SOON))
+    assert 1 <= event.updated_ts - event.created_ts < 2
+
+
+async def test_each_of_several_sleeps_goes_on_until_its_own_end(make_bus: MakeBus, store: EventStore) -> None:
+    """The first to end wakes the event, whichever of them began first."""
+    bus, picked = make_bus(), list[float]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        picked.append((event.picked_ts or 0.0) - event.created_ts)
+        await asyncio.gather(ctx.sleep(1.2), ctx.sleep(0.4), ctx.sleep(1.2))
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert 0.4 <= picked[1] < 1.2 <= picked[-1]
+    assert event.updated_ts - event.created_ts < 1.6
+
+
+async def test_a_sleep_beside_a_wait_goes_on_until_its_own_end(make_bus: MakeBus, store: EventStore) -> None:
+    """The event is there long before the end of the sleep, and makes the waiting event due."""
+    bus, calls, found = make_bus(), list[float](), list[Event | None]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        calls.append(event.picked_ts or 0.0)
+        if len(calls) == 1:
+            await bus.emit("payment.settled", parent_id=None).stored()
+        _, payment = await asyncio.gather(ctx.sleep(0.5), ctx.wait_for("payment.settled", timeout=3600))
+        found.append(payment)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert [one and one.type for one in found] == ["payment.settled"]
+    assert len(calls) == 3
+    assert 0.5 <= event.updated_ts - event.created_ts < 1.5
 
 
 @pytest.mark.parametrize("verb", ["sleep", "wait", "snooze"])

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from durabus.clock import milliseconds_since, monotonic, perf_counter
 from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
@@ -56,6 +57,8 @@ def _short(file: str) -> str:
 
 
 MAX_TRACEBACK_CHARS = 8_192
+TOGETHER = 0.01
+"""Sleeps and waits whose ends are at most so many seconds apart share one wake-up."""
 
 OnError = Callable[[BaseException], None]
 
@@ -125,6 +128,7 @@ async def execute(
         outcome = from_return(returned, milliseconds_since(started), on_error, began=context.event.picked_ts)
         if handler.result_type is not None:
             outcome = checked(handler, outcome)
+    outcome = with_suspensions(context, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     elif outcome.status is ResultStatus.UNRECOVERABLE or outcome.is_suspended:
@@ -282,8 +286,7 @@ def from_exception(
         except ConfigurationError as too_long:
             raised = too_long
         else:
-            kept = tuple(result for one in asleep for result in one.kept)
-            return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept, monotonic())
+            return HandlerOutcome(ResultStatus.PENDING, milliseconds, retry_after=delay, ended=monotonic())
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
@@ -291,6 +294,21 @@ def from_exception(
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
+
+
+def with_suspensions(context: Context, outcome: HandlerOutcome) -> HandlerOutcome:
+    """Return the outcome of an attempt that ends in a sleep or wait with all of them. The first to end wakes the event.
+
+    All of them began in this attempt: in the next one, each goes on until its own end.
+    """
+    steps = context.steps
+    if steps is None or not steps.suspensions or not outcome.is_suspended:
+        return outcome
+    delays = [outcome.retry_after or 0.0, *steps.delays()]
+    together = min(delays) + TOGETHER
+    delay = max(delay for delay in delays if delay <= together)
+    kept = tuple(one.kept for one in steps.suspensions if one.kept is not None)
+    return replace(outcome, retry_after=delay, kept=kept, ended=monotonic())
 
 
 def _sleeps_in(raised: BaseException) -> list[Suspended]:

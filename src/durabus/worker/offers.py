@@ -132,8 +132,7 @@ class OfferRunner:
         ((_, outcome, result),) = attempt.calls
         if outcome.is_suspended:
             events = [kept for kept in outcome.kept if kept.status is ResultStatus.WAITING]
-            for kept in (kept for kept in outcome.kept if kept not in events):
-                await progress.keep(kept, [])
+            await asyncio.gather(*(progress.keep(kept, []) for kept in outcome.kept if kept not in events))
             if events:
                 # The event that the handler waits for makes its own event due. Then the handler is offered again.
                 return HandlerSettlement(granted, sleeping_result(mine.handler_id, outcome.left, events))

@@ -73,6 +73,16 @@ class BegunStep(NamedTuple):
     memo: Memo | None
 
 
+class Suspension(NamedTuple):
+    """A sleep or wait of this attempt that is not over: it has raised ``Suspended``."""
+
+    verb: str
+    end: float
+    """When the handler goes on, by the clock of the store."""
+    kept: HandlerResult | None
+    """What the store must keep of it, if it does not know it yet."""
+
+
 _MEMO = msgspec.json.Decoder(Memo)
 
 
@@ -97,8 +107,9 @@ class Steps:
         """
         self._slept: dict[str, str] = {}
         self._waited: dict[str, HandlerResult] = {}
-        self._waits = 0
-        """The number of waits that are not met."""
+        self.suspensions: list[Suspension] = []
+        """All sleeps and waits that are not over, also those whose exception did not reach the end of the handler, as
+        in a ``gather``, which raises only the first one."""
         for result in claim.results:
             if result.status in STEPS and result.value_json and result.handler_id.startswith(prefix):
                 key = result.handler_id.removeprefix(prefix)
@@ -207,12 +218,10 @@ class Steps:
         key, now = self._next_key(SLEEP), self._now()
         self._use(key)
         kept = self._slept.get(key)
-        if kept is not None:
-            left = float(decode_payload(kept)) - now
-            if left > 0:
-                raise Suspended(left)
-        elif delay > 0:
-            raise Suspended(delay, (self._result(key, encode_payload(now + delay), 1, None),))
+        end = now + delay if kept is None else float(decode_payload(kept))
+        if end > now:
+            result = self._result(key, encode_payload(end), 1, None) if kept is None else None
+            raise self._suspend(verb, end, result)
 
     async def sleep_until(self, instant: datetime) -> None:
         """Sleep until an instant, which must have a time zone. An instant in the past does not sleep."""
@@ -247,14 +256,24 @@ class Steps:
             if wait.until is not None and (self._claim.event.picked_ts or 0.0) >= wait.until:
                 await self._progress.keep(self._result(key, NOT_MET, 1, None), [])
                 return None
-        self._waits += 1
-        if self._waits > MAX_WAITS:
+        if sum(one.verb == WAIT_FOR for one in self.suspensions) >= MAX_WAITS:
             raise StepError(
                 f"handler {self._prefix.removesuffix(SEPARATOR)} waits for more than {MAX_WAITS} events at once: "
                 "emit child events that wait"
             )
-        left = LONGEST_WAIT if wait.until is None else max(wait.until - now, 0.0)
-        raise Suspended(left, (waiting(self._prefix + key, wait),))
+        end = now + LONGEST_WAIT if wait.until is None else wait.until
+        raise self._suspend(WAIT_FOR, end, waiting(self._prefix + key, wait))
+
+    def _suspend(self, verb: str, end: float, kept: HandlerResult | None) -> Suspended:
+        self.suspensions.append(Suspension(verb, end, kept))
+        return Suspended(self._left(end))
+
+    def delays(self) -> list[float]:
+        """Return the seconds until the end of each sleep and wait that is not over."""
+        return [self._left(one.end) for one in self.suspensions]
+
+    def _left(self, end: float) -> float:
+        return max(end - self._now(), 0.0)
 
     def _report_change(self, key: str) -> None:
         logger.warning(
