@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.runtime.conftest import MakeBus
+from tests.seeds.support import until_status
 
-from durabus import Context, Event, EventStatus, EventStore, Snooze, SyncContext
+from durabus import Context, DLQInspector, Event, EventQuery, EventStatus, EventStore, Snooze, SyncContext
 
 PATIENT = {"max_retries": 5, "base_delay": 0.01}
 MEMORY = pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -197,6 +199,93 @@ async def test_a_sleep_beside_a_wait_goes_on_until_its_own_end(make_bus: MakeBus
     assert [one and one.type for one in found] == ["payment.settled"]
     assert len(calls) == 3
     assert 0.5 <= event.updated_ts - event.created_ts < 1.5
+
+
+async def bare_except(ctx: Context) -> None:
+    try:
+        await ctx.sleep(0.05)
+    except:  # noqa: E722  (this is what is refused)
+        return
+
+
+async def base_exception(ctx: Context) -> None:
+    with suppress(BaseException):
+        await ctx.sleep_until(datetime.now(UTC) + timedelta(seconds=30))
+
+
+async def return_exceptions(ctx: Context) -> None:
+    await asyncio.gather(ctx.wait_for("never", timeout=0.05), ctx.sleep(0.05), return_exceptions=True)
+
+
+async def leave_a_task_behind(ctx: Context) -> None:
+    await asyncio.wait({asyncio.create_task(ctx.wait_for("never"))})
+
+
+@pytest.mark.parametrize(
+    ("swallow", "verbs"),
+    [
+        (bare_except, "ctx.sleep"),
+        (base_exception, "ctx.sleep_until"),
+        (return_exceptions, "ctx.wait_for and ctx.sleep"),
+        (leave_a_task_behind, "ctx.wait_for"),
+    ],
+)
+@MEMORY
+async def test_a_handler_that_swallows_its_sleep_ends_with_a_clear_error(
+    make_bus: MakeBus, store: EventStore, swallow: Callable[[Context], Awaitable[None]], verbs: str
+) -> None:
+    bus, calls = make_bus(retry=PATIENT), list[int]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> str:
+        calls.append(event.fence)
+        await swallow(ctx)
+        ctx.emit("shipped")
+        return "shipped"
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert (calls, event.status) == ([1], EventStatus.COMPLETED_WITH_ERRORS)
+    error = event.last_error or ""
+    assert f"StepError: handler order returned before the end of its {verbs}:" in error
+    assert "do not catch BaseException" in error
+    assert "do not use return_exceptions=True" in error
+    assert (await store.find(EventQuery(type="shipped"))).events == []
+
+
+@MEMORY
+async def test_a_plain_handler_that_swallows_its_sleep_ends_with_a_clear_error(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    bus, calls = make_bus(retry=PATIENT), list[int]()
+
+    @bus.on("order.placed", id="order")
+    def order(event: Event, ctx: SyncContext) -> None:
+        calls.append(event.fence)
+        with suppress(BaseException):
+            ctx.sleep(0.05)
+
+    event = await _ended(store, await asyncio.wait_for(bus.publish("order.placed"), SOON))
+    assert (calls, event.status) == ([1], EventStatus.COMPLETED_WITH_ERRORS)
+    assert "returned before the end of its ctx.sleep" in (event.last_error or "")
+
+
+@MEMORY
+async def test_a_requeue_of_a_handler_that_swallowed_its_sleep_keeps_the_steps(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    bus, charged, swallows = make_bus(), list[int](), [True]
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", charged.append, 40)
+        with suppress(BaseException) if swallows[0] else nullcontext():
+            await ctx.sleep(0.05)
+
+    event_id = await asyncio.wait_for(bus.publish("order.placed"), SOON)
+    swallows[0] = False
+    await DLQInspector(store).retry(event_id)
+    await until_status(store, (await _ended(store, event_id)).id, EventStatus.COMPLETED)
+    assert charged == [40]
 
 
 @pytest.mark.parametrize("verb", ["sleep", "wait", "snooze"])

@@ -126,9 +126,9 @@ async def execute(
         outcome = from_end(handler, raised, milliseconds_since(started), on_error, began=context.event.picked_ts)
     else:
         outcome = from_return(returned, milliseconds_since(started), on_error, began=context.event.picked_ts)
-        if handler.result_type is not None:
-            outcome = checked(handler, outcome)
-    outcome = with_suspensions(context, outcome)
+    outcome = with_suspensions(context, outcome, on_error)
+    if handler.result_type is not None:
+        outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     elif outcome.status is ResultStatus.UNRECOVERABLE or outcome.is_suspended:
@@ -296,13 +296,19 @@ def from_exception(
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
 
 
-def with_suspensions(context: Context, outcome: HandlerOutcome) -> HandlerOutcome:
+def with_suspensions(context: Context, outcome: HandlerOutcome, on_error: OnError | None) -> HandlerOutcome:
     """Return the outcome of an attempt that ends in a sleep or wait with all of them. The first to end wakes the event.
 
-    All of them began in this attempt: in the next one, each goes on until its own end.
+    In the next attempt, each of the others goes on until its own end. If the handler returns instead, it has swallowed
+    the exception of a sleep or wait. That is an unrecoverable error: what came after the sleep ran too early, and would
+    run once more after each retry or wake-up.
     """
     steps = context.steps
-    if steps is None or not steps.suspensions or not outcome.is_suspended:
+    if steps is None or not steps.suspensions:
+        return outcome
+    if outcome.status is ResultStatus.SUCCEEDED:
+        return from_exception(steps.swallowed(), outcome.milliseconds, on_error, began=None)
+    if not outcome.is_suspended:
         return outcome
     delays = [outcome.retry_after or 0.0, *steps.delays()]
     together = min(delays) + TOGETHER

@@ -52,7 +52,8 @@ Retry = RetryPolicy | Mapping[str, Any] | None
 class StepError(UnrecoverableError):
     """A step cannot be kept: its value is not JSON or too large, it sleeps, or the handler has too many steps.
 
-    The step has run. A retry would run it again with the same end, so the event ends.
+    The step has run. A retry would run it again with the same end, so the event ends. The same holds for a handler that
+    swallows the exception of its own sleep or wait.
     """
 
 
@@ -267,6 +268,15 @@ class Steps:
     def _suspend(self, verb: str, end: float, kept: HandlerResult | None) -> Suspended:
         self.suspensions.append(Suspension(verb, end, kept))
         return Suspended(self._left(end))
+
+    def swallowed(self) -> StepError:
+        """Return the error of a handler that returns although a sleep or wait of its attempt is not over."""
+        verbs = " and ".join(dict.fromkeys(f"ctx.{one.verb}" for one in self.suspensions))
+        return StepError(
+            f"handler {self._prefix.removesuffix(SEPARATOR)} returned before the end of its {verbs}: it swallowed the "
+            "exception that ends the attempt there. Let the exception pass: do not catch BaseException (a bare except "
+            "does), do not use return_exceptions=True, and await each task that sleeps or waits"
+        )
 
     def delays(self) -> list[float]:
         """Return the seconds until the end of each sleep and wait that is not over."""
