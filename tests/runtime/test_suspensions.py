@@ -1,6 +1,7 @@
 """Sleeps and waits that end an attempt: inside a step, side by side, and swallowed by their handler."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -286,6 +287,31 @@ async def test_a_requeue_of_a_handler_that_swallowed_its_sleep_keeps_the_steps(
     await DLQInspector(store).retry(event_id)
     await until_status(store, (await _ended(store, event_id)).id, EventStatus.COMPLETED)
     assert charged == [40]
+
+
+@pytest.mark.parametrize("how", ["held", "stored", "in a step", "sleep"])
+@MEMORY
+async def test_a_wait_for_the_answer_to_an_event_that_is_not_stored_is_reported_once(
+    make_bus: MakeBus, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    bus = make_bus(unhandled="complete")
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        if how == "in a step":
+            await ctx.step("ask", lambda: ctx.emit("question").event_id)
+        elif how == "stored":
+            await ctx.emit("question").stored()
+        else:
+            ctx.emit("question")
+        await (ctx.sleep(0.05) if how == "sleep" else ctx.wait_for("answer", timeout=0.05))
+
+    with caplog.at_level(logging.WARNING, "durabus.worker"):
+        for _ in range(2):
+            await asyncio.wait_for(bus.publish("order.placed"), SOON)
+    told = [one.getMessage() for one in caplog.records if "waits for an event" in one.getMessage()]
+    assert len(told) == (how == "held")
+    assert all("handler order of event" in one and "await ctx.emit(...).stored()" in one for one in told)
 
 
 @pytest.mark.parametrize("verb", ["sleep", "wait", "snooze"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sysconfig
 import threading
 import traceback
@@ -23,9 +24,11 @@ from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
-from durabus.worker.steps import StepError, holds
+from durabus.worker.steps import WAIT_FOR, StepError, Steps, holds
 from durabus.worker.telemetry import SlowWarning
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired, call_with_event
+
+logger = logging.getLogger("durabus.worker")
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -126,7 +129,7 @@ async def execute(
         outcome = from_end(handler, raised, milliseconds_since(started), on_error, began=context.event.picked_ts)
     else:
         outcome = from_return(returned, milliseconds_since(started), on_error, began=context.event.picked_ts)
-    outcome = with_suspensions(context, outcome, on_error)
+    outcome = with_suspensions(handler, context, outcome, on_error)
     if handler.result_type is not None:
         outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
@@ -296,7 +299,9 @@ def from_exception(
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
 
 
-def with_suspensions(context: Context, outcome: HandlerOutcome, on_error: OnError | None) -> HandlerOutcome:
+def with_suspensions(
+    handler: Handler, context: Context, outcome: HandlerOutcome, on_error: OnError | None
+) -> HandlerOutcome:
     """Return the outcome of an attempt that ends in a sleep or wait with all of them. The first to end wakes the event.
 
     In the next attempt, each of the others goes on until its own end. If the handler returns instead, it has swallowed
@@ -310,11 +315,28 @@ def with_suspensions(context: Context, outcome: HandlerOutcome, on_error: OnErro
         return from_exception(steps.swallowed(), outcome.milliseconds, on_error, began=None)
     if not outcome.is_suspended:
         return outcome
+    warn_of_held_children(handler, context.event, steps)
     delays = [outcome.retry_after or 0.0, *steps.delays()]
     together = min(delays) + TOGETHER
     delay = max(delay for delay in delays if delay <= together)
     kept = tuple(one.kept for one in steps.suspensions if one.kept is not None)
     return replace(outcome, retry_after=delay, kept=kept, ended=monotonic())
+
+
+def warn_of_held_children(handler: Handler, event: Event, steps: Steps) -> None:
+    """Log, once for a handler, that it waits for an event while the store does not have the children it emitted."""
+    if handler.has_held_children or not (steps.held and any(one.verb == WAIT_FOR for one in steps.suspensions)):
+        return
+    handler.has_held_children = True
+    logger.warning(
+        "handler %s of event %s (%s) waits for an event, and %d events that it emitted before are not stored: they are "
+        "stored with its success, so an answer to them cannot come. Store them before the wait: "
+        "await ctx.emit(...).stored(), or emit them in a step",
+        handler.id,
+        event.event_id,
+        event.type,
+        steps.held,
+    )
 
 
 def _sleeps_in(raised: BaseException) -> list[Suspended]:

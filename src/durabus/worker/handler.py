@@ -272,6 +272,8 @@ class Handler:
         self.batch = batch_options(batch, within)
         """The size of its batches, and how long they wait; None if the handler gets one event at a time."""
         self.item_type = Event if self.batch is None else item_type(function, signature.hints[0])
+        self.has_held_children = False
+        """Whether a warning has said that it waits for an event while events that it emitted are not stored."""
         self.takes_context = signature.takes_context and self.batch is None
         self.call = _caller(function, signature) if self.batch is None else _batch_caller(function, signature)
 

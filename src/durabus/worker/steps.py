@@ -196,6 +196,11 @@ class Steps:
         if holds(error, Suspended):
             raise _not_in_step("Snooze", step.key) from error
 
+    @property
+    def held(self) -> int:
+        """The number of events that the handler has emitted outside of steps and that are not stored."""
+        return len(self._call.held or ())
+
     def run(self, step: BegunStep) -> EmittingCall:
         """Return what holds the events that a try of the step emits."""
         return EmittingCall(self._prefix + step.key, self._claim.event, self._progress.parts.store)
