@@ -81,6 +81,25 @@ async def test_an_event_that_came_before_the_call_is_found(make_bus: MakeBus) ->
     assert [one.payload["order_id"] for one in seen] == [7]
 
 
+@pytest.mark.parametrize("what", ["not due", "cancelled"])
+async def test_an_event_that_is_not_due_or_was_cancelled_is_found_too(make_bus: MakeBus, what: str) -> None:
+    bus, seen = make_bus(), list[Event | None]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("bill", bill)
+        seen.append(await ctx.wait_for("payment.settled", timeout=3600))
+
+    async def bill() -> None:
+        paid = bus.emit("payment.settled", parent_id=None, delay=3600)
+        await paid.stored()
+        if what == "cancelled":
+            await bus.cancel(paid, "withdrawn")
+
+    await asyncio.wait_for(bus.publish("order.placed"), SOON)
+    assert [one and one.type for one in seen] == ["payment.settled"]
+
+
 async def _bill(bus: EventBus) -> bool:
     await bus.emit("payment.settled", {"order_id": 7}, parent_id=None).stored()
     return True
