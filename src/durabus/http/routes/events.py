@@ -11,7 +11,7 @@ from durabus.errors import InvalidPayloadError
 from durabus.http import worker_actions
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.asgi import AnyRequest
-from durabus.http.auth.access import Principal, Scope, scoped, shown, with_parents
+from durabus.http.auth.access import Principal, Scope, scoped, shown, shown_results, with_parents
 from durabus.http.openapi import MAX_OFFSET, MAX_PAGE, DocumentedResponse, PathId, QueryBus, QueryTags, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
 from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
@@ -251,11 +251,12 @@ async def get_event(
     ] = False,
 ) -> EventWithLogsDocument:
     """The current state of one event."""
-    api = api_of(request)
-    event = await api.event(id, principal_of(request))
+    api, principal = api_of(request), principal_of(request)
+    event = await api.event(id, principal)
     entries = await api.store.read_event_log(event.id) if include_logs else None
     details = await read_event_details(api.store, event.id) if include_results else None
-    handlers = None if details is None else [_handler_document(one) for one in handlers_of(details.last_results)]
+    results = () if details is None else shown_results(principal, event.bus, details.last_results)
+    handlers = None if details is None else [_handler_document(one) for one in handlers_of(results)]
     return event_with_logs(event, api.settings.max_retries, entries, handlers)
 
 
@@ -281,6 +282,7 @@ def _step_document(step: StepShown) -> StepDocument:
         execution_time_ms=step.milliseconds,
         value=decode_payload(text) if len(text) <= MAX_STEP_CHARS else None,
         value_chars=len(text) if len(text) > MAX_STEP_CHARS else None,
+        hidden=step.hidden,
         sleeps_until=None if step.until_ts is None or step.waits_for is not None else iso(step.until_ts),
         waits_for=step.waits_for,
         waits_until=None if step.until_ts is None or step.waits_for is None else iso(step.until_ts),
