@@ -93,6 +93,7 @@ LATER_FEATURES = {
     "durabus/stores/sqlite/statements/waits.sql",
     "durabus/stores/sqlite/waits.py",
     "durabus/testing/conformance/children.py",
+    "durabus/testing/conformance/ended_waits.py",
     "durabus/testing/conformance/offers.py",
     "durabus/testing/conformance/sides.py",
     "durabus/testing/conformance/processes.py",

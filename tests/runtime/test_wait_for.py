@@ -81,8 +81,7 @@ async def test_an_event_that_came_before_the_call_is_found(make_bus: MakeBus) ->
     assert [one.payload["order_id"] for one in seen] == [7]
 
 
-@pytest.mark.parametrize("what", ["not due", "cancelled"])
-async def test_an_event_that_is_not_due_or_was_cancelled_is_found_too(make_bus: MakeBus, what: str) -> None:
+async def test_an_event_that_is_not_due_is_found_too(make_bus: MakeBus) -> None:
     bus, seen = make_bus(), list[Event | None]()
 
     @bus.on("order.placed", id="order")
@@ -91,10 +90,7 @@ async def test_an_event_that_is_not_due_or_was_cancelled_is_found_too(make_bus: 
         seen.append(await ctx.wait_for("payment.settled", timeout=3600))
 
     async def bill() -> None:
-        paid = bus.emit("payment.settled", parent_id=None, delay=3600)
-        await paid.stored()
-        if what == "cancelled":
-            await bus.cancel(paid, "withdrawn")
+        await bus.emit("payment.settled", parent_id=None, delay=3600).stored()
 
     await asyncio.wait_for(bus.publish("order.placed"), SOON)
     assert [one and one.type for one in seen] == ["payment.settled"]

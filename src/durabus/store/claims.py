@@ -112,6 +112,9 @@ class Claims(Protocol):
           with equal fields. If one is stored already, this step keeps it in the place of the wait, and a release is due
           at once. Else the step that stores such an event does so: it keeps the event, makes the waiting event due if
           that is PENDING, and wakes the workers of its bus. (Refused without ``waits``.)
+        - Stored after the waiting event is what has a larger ``id``, and what is stored after this step. If a
+          transaction that is open in this step stores the event, a claim on the bus meets the wait soon after its end.
+          An event that is not due yet, or has ended, meets a wait too. One cancelled before this step does not.
         - A wait lasts while the event is claimed. If it comes again, it is not begun anew; if it was met meanwhile, the
           event that met it stays, and a release is due at once. An event that has ended or was removed waits no more.
         - Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again. It

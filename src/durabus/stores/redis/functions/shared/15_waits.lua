@@ -105,7 +105,7 @@ function waits.in_time(wait, state)
   return not last or last == cjson.null or state[CREATED] < last
 end
 
--- Return the memo of the first stored event after `looked` that meets a wait. Relies on by_bus.
+-- Return the memo of the first stored event after `looked` that meets a wait: a cancelled one does not. Relies on by_bus.
 function waits.search(tx, waiter, wait, looked)
   local bus, names, at_once = waiter[BUS], waits.names_of(wait.shape), 1000
   repeat
@@ -114,7 +114,7 @@ function waits.search(tx, waiter, wait, looked)
     for _, id in ipairs(ids) do
       local data = redis.call('HGET', tx[DATA], id)
       local state = states.head_of(data)[TYPE] == wait.type and states.load(tx, id)
-      if state and waits.in_time(wait, state) then
+      if state and state[STATUS] ~= 'CANCELLED' and waits.in_time(wait, state) then
         local said = cmsgpack.unpack(string.sub(data, AFTER_MARK))
         if waits.key_of(waits.decoded(said[waits.PAYLOAD]), names) == wait.key then
           return waits.memo_of(state, said)
