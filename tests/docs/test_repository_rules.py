@@ -80,6 +80,7 @@ LATER_FEATURES = {
     "durabus/stores/redis/functions/read_archives.lua",
     "durabus/stores/redis/functions/read_results.lua",
     "durabus/stores/redis/functions/shared/06_processes.lua",
+    "durabus/stores/redis/functions/shared/08_results.lua",
     "durabus/stores/redis/functions/shared/14_adding.lua",
     "durabus/stores/redis/functions/shared/15_waits.lua",
     "durabus/stores/redis/functions/show_presence.lua",

@@ -171,7 +171,7 @@ def _asked(request: ClaimRequest) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _claims(token: str, records: list[bytes]) -> list[Claim]:
+def _claims(token: str, records: list[Any]) -> list[Claim]:
     revision = records[0].decode()
     return [
         Claim(event_of(state, data), token, results_of(results), revision)
