@@ -119,6 +119,7 @@ LATER_FEATURES = {
     "durabus/worker/progress.py",
     "durabus/worker/replies.py",
     "durabus/worker/steps.py",
+    "durabus/worker/suspensions.py",
 }
 """Files of features that came after the limit was set. A list, so that each of them is a decision."""
 LINE_LIMIT = 400

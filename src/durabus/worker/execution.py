@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sysconfig
 import threading
 import traceback
@@ -24,11 +23,10 @@ from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
-from durabus.worker.steps import WAIT_FOR, StepError, Steps, holds
+from durabus.worker.steps import WAIT_FOR, StepError, holds
+from durabus.worker.suspensions import warn_of_held_children
 from durabus.worker.telemetry import SlowWarning
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired, call_with_event
-
-logger = logging.getLogger("durabus.worker")
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -60,8 +58,6 @@ def _short(file: str) -> str:
 
 
 MAX_TRACEBACK_CHARS = 8_192
-TOGETHER = 0.01
-"""Sleeps and waits whose ends are at most so many seconds apart share one wake-up."""
 
 OnError = Callable[[BaseException], None]
 
@@ -315,28 +311,11 @@ def with_suspensions(
         return from_exception(steps.swallowed(), outcome.milliseconds, on_error, began=None)
     if not outcome.is_suspended:
         return outcome
-    warn_of_held_children(handler, context.event, steps)
-    delays = [outcome.retry_after or 0.0, *steps.delays()]
-    together = min(delays) + TOGETHER
-    delay = max(delay for delay in delays if delay <= together)
-    kept = tuple(one.kept for one in steps.suspensions if one.kept is not None)
-    return replace(outcome, retry_after=delay, kept=kept, ended=monotonic())
-
-
-def warn_of_held_children(handler: Handler, event: Event, steps: Steps) -> None:
-    """Log, once for a handler, that it waits for an event while the store does not have the children it emitted."""
-    if handler.has_held_children or not (steps.held and any(one.verb == WAIT_FOR for one in steps.suspensions)):
-        return
-    handler.has_held_children = True
-    logger.warning(
-        "handler %s of event %s (%s) waits for an event, and %d events that it emitted before are not stored: they are "
-        "stored with its success, so an answer to them cannot come. Store them before the wait: "
-        "await ctx.emit(...).stored(), or emit them in a step",
-        handler.id,
-        event.event_id,
-        event.type,
-        steps.held,
-    )
+    if steps.held and steps.suspensions.count(WAIT_FOR) and not handler.has_held_children:
+        handler.has_held_children = True
+        warn_of_held_children(handler.id, context.event, steps.held)
+    delay = steps.suspensions.goes_on_in(outcome.retry_after or 0.0)
+    return replace(outcome, retry_after=delay, kept=steps.suspensions.kept, ended=monotonic())
 
 
 def _sleeps_in(raised: BaseException) -> list[Suspended]:

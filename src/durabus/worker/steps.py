@@ -31,6 +31,7 @@ from durabus.model.wait import MAX_WAITS, NOT_MET, EventWait, Scalar, key_of, me
 from durabus.worker.children.emissions import RUN, EmittingCall
 from durabus.worker.fingerprints import fingerprint as fingerprint_of
 from durabus.worker.progress import EventProgress
+from durabus.worker.suspensions import Suspensions
 
 logger = logging.getLogger("durabus.worker")
 
@@ -74,16 +75,6 @@ class BegunStep(NamedTuple):
     memo: Memo | None
 
 
-class Suspension(NamedTuple):
-    """A sleep or wait of this attempt that is not over: it has raised ``Suspended``."""
-
-    verb: str
-    end: float
-    """When the handler goes on, by the clock of the store."""
-    kept: HandlerResult | None
-    """What the store must keep of it, if it does not know it yet."""
-
-
 _MEMO = msgspec.json.Decoder(Memo)
 
 
@@ -108,9 +99,7 @@ class Steps:
         """
         self._slept: dict[str, str] = {}
         self._waited: dict[str, HandlerResult] = {}
-        self.suspensions: list[Suspension] = []
-        """All sleeps and waits that are not over, also those whose exception did not reach the end of the handler, as
-        in a ``gather``, which raises only the first one."""
+        self.suspensions = Suspensions(self._now)
         for result in claim.results:
             if result.status in STEPS and result.value_json and result.handler_id.startswith(prefix):
                 key = result.handler_id.removeprefix(prefix)
@@ -166,17 +155,12 @@ class Steps:
 
     def refuse_late(self) -> None:
         """Raise ``LeaseLost`` if the attempt has ended. It waits for steps that run, and for what belongs to them."""
-        step = self._step_around()
+        step = _step_around(self._prefix)
         if self._progress.is_over or (self._call.is_over and (step is None or step.is_over)):
             raise self._call.ended()
 
-    def _step_around(self) -> EmittingCall | None:
-        """Return the step whose function calls this; None outside of the steps of this handler."""
-        call = RUN.get()
-        return call if call is not None and call.name.startswith(self._prefix) else None
-
     def _refuse_in_step(self, verb: str) -> None:
-        step = self._step_around()
+        step = _step_around(self._prefix)
         if step is not None:
             raise _not_in_step(f"ctx.{verb}", step.name.removeprefix(self._prefix))
 
@@ -227,7 +211,7 @@ class Steps:
         end = now + delay if kept is None else float(decode_payload(kept))
         if end > now:
             result = self._result(key, encode_payload(end), 1, None) if kept is None else None
-            raise self._suspend(verb, end, result)
+            raise self.suspensions.begin(verb, end, result)
 
     async def sleep_until(self, instant: datetime) -> None:
         """Sleep until an instant, which must have a time zone. An instant in the past does not sleep."""
@@ -262,33 +246,22 @@ class Steps:
             if wait.until is not None and (self._claim.event.picked_ts or 0.0) >= wait.until:
                 await self._progress.keep(self._result(key, NOT_MET, 1, None), [])
                 return None
-        if sum(one.verb == WAIT_FOR for one in self.suspensions) >= MAX_WAITS:
+        if self.suspensions.count(WAIT_FOR) >= MAX_WAITS:
             raise StepError(
                 f"handler {self._prefix.removesuffix(SEPARATOR)} waits for more than {MAX_WAITS} events at once: "
                 "emit child events that wait"
             )
         end = now + LONGEST_WAIT if wait.until is None else wait.until
-        raise self._suspend(WAIT_FOR, end, waiting(self._prefix + key, wait))
-
-    def _suspend(self, verb: str, end: float, kept: HandlerResult | None) -> Suspended:
-        self.suspensions.append(Suspension(verb, end, kept))
-        return Suspended(self._left(end))
+        raise self.suspensions.begin(WAIT_FOR, end, waiting(self._prefix + key, wait))
 
     def swallowed(self) -> StepError:
         """Return the error of a handler that returns although a sleep or wait of its attempt is not over."""
-        verbs = " and ".join(dict.fromkeys(f"ctx.{one.verb}" for one in self.suspensions))
         return StepError(
-            f"handler {self._prefix.removesuffix(SEPARATOR)} returned before the end of its {verbs}: it swallowed the "
-            "exception that ends the attempt there. Let the exception pass: do not catch BaseException (a bare except "
-            "does), do not use return_exceptions=True, and await each task that sleeps or waits"
+            f"handler {self._prefix.removesuffix(SEPARATOR)} returned before the end of its "
+            f"{self.suspensions.verbs}: it swallowed the exception that ends the attempt there. Let the exception "
+            "pass: do not catch BaseException (a bare except does), do not use return_exceptions=True, and await each "
+            "task that sleeps or waits"
         )
-
-    def delays(self) -> list[float]:
-        """Return the seconds until the end of each sleep and wait that is not over."""
-        return [self._left(one.end) for one in self.suspensions]
-
-    def _left(self, end: float) -> float:
-        return max(end - self._now(), 0.0)
 
     def _report_change(self, key: str) -> None:
         logger.warning(
@@ -379,6 +352,12 @@ class Tries:
             if not scope.expired():
                 raise
             raise TimeoutError(f"step {self._key!r} took longer than {self.limit:g} s") from error
+
+
+def _step_around(prefix: str) -> EmittingCall | None:
+    """Return the step whose function calls this, if its name begins with ``prefix``; None outside of such steps."""
+    call = RUN.get()
+    return call if call is not None and call.name.startswith(prefix) else None
 
 
 def holds(raised: BaseException, kind: type[BaseException]) -> bool:
