@@ -108,6 +108,7 @@ class Publisher:
         self._watched: list[list[Handle]] = []
         self.by_event_id: dict[str, list[Handle]] = {}
         self.ends = EndWatch(store, self)
+        history.node = self.ends.node
         self.sending: set[asyncio.Task[None]] = set()
         self._scheduled = self._claims_behind = False
         self._empty = asyncio.Event()
