@@ -17,6 +17,7 @@ from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, S
 from durabus.model.statuses import DEAD_LETTER, HISTORY, STEPS, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
+from durabus.worker.children.children import Room
 from durabus.worker.children.waiting import AwaitedChildren, handled_here, waiting_for
 
 
@@ -98,6 +99,7 @@ class Handle:
         "ended_here",
         "holder",
         "new",
+        "room",
     )
 
     def __init__(self, new: NewEvent, result_type: Any = None) -> None:
@@ -107,6 +109,8 @@ class Handle:
         self._stored: Event | BaseException | None = None
         self.holder: HandleHolder | None = None
         """Set while the event is held for the success of its handler, and after that until its number is known."""
+        self.room: Room | None = None
+        """The room for further events on its bus, if it is held and the bus has a limit."""
         self.ended_here = False
         """Whether a worker of this process ended it. Then the handle has its results, also if the store has not."""
         self._added = False

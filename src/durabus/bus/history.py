@@ -47,6 +47,11 @@ class HistoryLimit:
         self._ended = 0
         self._trimming: asyncio.Task[bool] | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the bus may be full."""
+        return self.size is not None and not self._drop
+
     async def admit(self, count: int) -> None:
         """Raise ``HistoryFullError`` if ``count`` more events would not fit."""
         if self.size is None or self._drop:

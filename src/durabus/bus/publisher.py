@@ -145,6 +145,7 @@ class Publisher:
             if handle.new.parent_id is not None:
                 self.ends.address_one(handle)  # its parent will wait for it
             handle.holder = HeldEvent(self, run)
+            handle.room = self._history if self._history.is_limited else None
             run.hold(handle)
         else:
             self.send_now(handle)
