@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from durabus.clock import milliseconds_since, perf_counter
-from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
+from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError, UnsupportedByStore
 from durabus.model.event import Event
 from durabus.model.limits import seconds, stored_text
 from durabus.model.payload import decode_as, encode_payload
@@ -279,7 +279,7 @@ def from_exception(
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
-    if isinstance(raised, UnrecoverableError | PayloadDecodeError):
+    if isinstance(raised, UnrecoverableError | PayloadDecodeError | UnsupportedByStore):
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
