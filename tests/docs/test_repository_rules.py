@@ -98,6 +98,7 @@ LATER_FEATURES = {
     "durabus/testing/conformance/offers.py",
     "durabus/testing/conformance/sides.py",
     "durabus/testing/conformance/processes.py",
+    "durabus/testing/conformance/unread_results.py",
     "durabus/testing/conformance/waits.py",
     "durabus/testing/history/outcomes.py",
     "durabus/testing/history/presence.py",

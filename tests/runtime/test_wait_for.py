@@ -41,6 +41,19 @@ async def released(store: EventStore, waiting: Event, times: int = 1) -> Event:
     raise AssertionError(trail)
 
 
+async def test_a_store_without_waits_ends_the_event_at_once() -> None:
+    """No further attempt could wait there."""
+    async with EventBus("sharded://memory://|memory://", retry=PATIENT) as bus:
+
+        @bus.on("order.placed", id="order")
+        async def order(event: Event, ctx: Context) -> None:
+            await ctx.wait_for("payment.settled")
+
+        ended = await bus.emit("order.placed")
+        assert (ended.status, ended.attempts) == (EventStatus.COMPLETED_WITH_ERRORS, 1)
+        assert "ctx.wait_for is not possible on sharded://" in ended.errors[0]
+
+
 async def test_a_handler_goes_on_when_the_event_comes(make_bus: MakeBus, store: EventStore) -> None:
     bus, seen = make_bus(), list[Event | None]()
     calls: list[int] = []

@@ -108,6 +108,7 @@ class Publisher:
         self._watched: list[list[Handle]] = []
         self.by_event_id: dict[str, list[Handle]] = {}
         self.ends = EndWatch(store, self)
+        history.node = self.ends.node
         self.sending: set[asyncio.Task[None]] = set()
         self._scheduled = self._claims_behind = False
         self._empty = asyncio.Event()
@@ -144,6 +145,7 @@ class Publisher:
             if handle.new.parent_id is not None:
                 self.ends.address_one(handle)  # its parent will wait for it
             handle.holder = HeldEvent(self, run)
+            handle.room = self._history if self._history.is_limited else None
             run.hold(handle)
         else:
             self.send_now(handle)

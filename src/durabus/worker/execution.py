@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from durabus.clock import milliseconds_since, monotonic, perf_counter
-from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
+from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError, UnsupportedByStore
 from durabus.model.event import Event
 from durabus.model.limits import seconds, stored_text
 from durabus.model.payload import decode_as, encode_payload
@@ -289,7 +289,8 @@ def from_exception(
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
-    if isinstance(raised, UnrecoverableError | PayloadDecodeError) or holds(raised, StepError):
+    fatal = UnrecoverableError | PayloadDecodeError | UnsupportedByStore
+    if isinstance(raised, fatal) or holds(raised, StepError):
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)

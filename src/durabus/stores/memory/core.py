@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,7 +14,7 @@ from durabus.lifecycle.handlers import ended_handler_claims, release_lock, void_
 from durabus.lifecycle.state import Applied, EventState, Expire, LockState, Refused
 from durabus.lifecycle.transition import children_ended, publish, transition
 from durabus.model.claim import MARK, LockClaim, handler_lock_key, incarnation_of
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import Event, NewEvent, may_be_unread
 from durabus.model.handler import BusInfo, HandlerInfo
 from durabus.model.settlement import Keep, Release, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus
@@ -260,8 +260,11 @@ class MemoryCore:
         queue.cancelled.discard(event.id)
         self._dead.pop(event.id, None)
 
-    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None, node: str | None = None) -> int:
         excess = self._archived(sorted(queue.history)[: max(len(queue.history) - keep, 0)])[:limit]
+        if node is not None:
+            states, now = self._states, self._clock.now()
+            excess = list(takewhile(lambda id_: not may_be_unread(states[id_].event, node, now), excess))
         self._forget_history(queue, excess)
         return len(excess)
 

@@ -86,10 +86,10 @@ class MemoryEvents(MemoryPublishing):
             self._forget_history(self._bus_queue(bus), going)
             return len(going)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
         with self._lock:
             self._check_open()
-            return self._forget_excess(self._bus_queue(bus), keep, limit)
+            return self._forget_excess(self._bus_queue(bus), keep, limit, node)
 
     async def counts(self, bus: str | None = None) -> Counts:
         with self._lock:

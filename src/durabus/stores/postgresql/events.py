@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
@@ -196,13 +196,14 @@ class PostgreSQLEvents(PostgreSQLCore):
         rows = await self._ask("old_completed", bus, self._clock_argument(), older_than, max(limit, 0))
         return await self._trim([row[0] for row in rows])
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
         """Trim a few events of several buses in one statement. A bus with more of them goes on alone."""
         most = max(min(limit, TRIM_TOGETHER), 0)
-        trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
+        asked = (bus, max(keep, 0), most, node)
+        trimmed = gone = await self._together("cleanup_excess_events", asked, self._trim_excess)
         while gone >= most and trimmed < limit:
             most = min(limit - trimmed, AT_ONCE)
-            (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
+            (gone,) = await self._trim_excess([(bus, max(keep, 0), most, node)])
             trimmed += gone
         return trimmed
 
@@ -217,10 +218,11 @@ class PostgreSQLEvents(PostgreSQLCore):
             cancelled=int(row[5]),
         )
 
-    async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
-        rows = await self._plain_session().all("trim_excess", *columns(calls))
+    async def _trim_excess(self, calls: Sequence[tuple[str, int, int, str | None]]) -> list[int]:
+        session = self._plain_session()
+        rows = await session.all("trim_excess", *columns(calls), session.clock, UNREAD_FOR, ADDRESSED)
         gone: dict[str, int] = {row[0]: row[1] for row in rows}
-        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two calls for one bus, the first gets the number
+        return [gone.pop(bus, 0) for bus, _, _, _ in calls]  # of two calls for one bus, the first gets the number
 
     async def _trim(self, ids: Sequence[int]) -> int:
         """Trim events that were found without locks: an event of the history stays as it is until it is deleted."""

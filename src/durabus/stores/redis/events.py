@@ -8,7 +8,7 @@ import msgspec
 
 from durabus.errors import InvalidPayloadError
 from durabus.lifecycle.transition import publish
-from durabus.model.event import Event, NewEvent, ordering_key_of
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent, ordering_key_of
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
 from durabus.store.features import require
@@ -108,8 +108,8 @@ class RedisEvents(RedisCore):
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         return await self._forget("trim_event_history", bus, older_than, limit)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._forget("cleanup_excess_events", bus, keep, limit)
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        return await self._forget("cleanup_excess_events", bus, keep, limit, node or False, UNREAD_FOR, ADDRESSED)
 
     async def counts(self, bus: str | None = None) -> Counts:
         pending, processing, completed, with_errors, failed, cancelled = await self._call("counts", bus)
@@ -122,12 +122,12 @@ class RedisEvents(RedisCore):
             cancelled=cancelled,
         )
 
-    async def _forget(self, verb: str, bus: str, bound: float, limit: int) -> int:
+    async def _forget(self, verb: str, bus: str, bound: float, limit: int, *unread: str | float | bool) -> int:
         self._check_open()
         gone, after, left = 0, 0, 0
         while gone < limit:
             at_once = min(limit - gone, FORGET_AT_ONCE)
-            count, go_on, passed = await self._call(verb, bus, bound, at_once, after, left)
+            count, go_on, passed = await self._call(verb, bus, bound, at_once, after, left, *unread)
             gone += count
             if go_on:
                 after, left = int(go_on), left + passed

@@ -66,6 +66,7 @@ class CleanupExcessEvents(Command, frozen=True, tag="cleanup_excess_events"):
     bus: str
     keep: int
     limit: int
+    node: str | None
 
 
 class ClaimNextEvents(Command, frozen=True, tag="claim_next_events"):

@@ -99,8 +99,8 @@ class ReplicatedLogEvents(ReplicatedLogCalls):
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         return await self._count(c.TrimEventHistory(bus, older_than, limit))
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._count(c.CleanupExcessEvents(bus, keep, limit))
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        return await self._count(c.CleanupExcessEvents(bus, keep, limit, node))
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await (await self._current()).counts(bus)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
@@ -229,8 +229,10 @@ class SQLiteEvents(SQLiteCore):
         self._check_open()
         return await self._trim(SQL["old_completed"], {"bus": bus, "until": self._now() - older_than}, limit)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._trim(SQL["excess_completed"], {"bus": bus, "keep": max(keep, 0)}, limit)
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        self._check_open()
+        recent = {"node": node, "addressed": ADDRESSED, "recent": self._now() - UNREAD_FOR}
+        return await self._trim(SQL["excess_completed"], {"bus": bus, "keep": max(keep, 0), **recent}, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await self._read(lambda tx: counts(tx, bus))

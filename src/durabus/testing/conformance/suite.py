@@ -41,6 +41,7 @@ from durabus.testing.conformance.settlement import SettlementTests
 from durabus.testing.conformance.stale_writers import StaleWriterTests
 from durabus.testing.conformance.stopped_handlers import StoppedHandlerTests
 from durabus.testing.conformance.trim import ArchiveTests, TrimLogTests, TrimTests
+from durabus.testing.conformance.unread_results import UnreadResultTests
 from durabus.testing.conformance.waits import WaitTests, outcome, payment, wait_for
 
 
@@ -249,6 +250,7 @@ class StoreConformance(
     SignalTests,
     WaitTests,
     EndedWaitTests,
+    UnreadResultTests,
     LifecycleTests,
 ):
     """Every sentence of the store contract as a test. Subclass it, name it ``Test…``, and override ``open_store``."""
