@@ -709,7 +709,7 @@ async def test_a_child_that_was_emitted_inside_a_step_is_stored_with_it(make_bus
     @bus.on("job", id="job")
     async def job(event: Event, ctx: Context) -> None:
         await ctx.step("tell", lambda: ctx.emit("child", 1).event_id)
-        stored.append(len((await store.find(EventQuery(parent_id=event.event_id))).events))
+        stored.append(len((await store.find(EventQuery(parent_ids=(event.event_id,)))).events))
         if event.attempts < 3:
             raise TransientError("again")
 

@@ -80,7 +80,7 @@ async def _cancel_descendants(
 async def _children(store: EventStore, parent: Event) -> AsyncIterator[Event]:
     before: int | None = None
     while True:
-        query = EventQuery(parent_id=parent.event_id, statuses=WITH_LIVE_CHILDREN, before_id=before, limit=PAGE)
+        query = EventQuery(parent_ids=(parent.event_id,), statuses=WITH_LIVE_CHILDREN, before_id=before, limit=PAGE)
         page = await store.find(query)
         for child in page.events:
             yield child

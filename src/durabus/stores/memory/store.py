@@ -61,10 +61,10 @@ class MemoryEvents(MemoryPublishing):
     async def find(self, query: EventQuery) -> EventPage:
         with self._lock:
             self._check_open()
-            found: list[Event] = []
+            found, parents = list[Event](), frozenset(query.parent_ids)
             for id_ in self._newest_first(query):
                 event = self._states[id_].event
-                if _meets(event, query):
+                if _meets(event, query, parents):
                     found.append(event)
                     if len(found) > query.limit:
                         return EventPage(events=found[:-1], next_before_id=found[-2].id)
@@ -110,13 +110,13 @@ class MemoryEvents(MemoryPublishing):
             )
 
 
-def _meets(event: Event, query: EventQuery) -> bool:
+def _meets(event: Event, query: EventQuery, parents: frozenset[str]) -> bool:
     return (
         (query.bus is None or event.bus == query.bus)
         and (not query.statuses or event.status in query.statuses)
         and (query.type is None or matches(query.type, event.type))
         and (not query.tags or not set(query.tags).isdisjoint(event.tags))
-        and (query.parent_id is None or event.parent_id == query.parent_id)
+        and (not query.parent_ids or event.parent_id in parents)
         and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
         and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
         and (query.before_id is None or event.id < query.before_id)

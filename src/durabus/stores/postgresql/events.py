@@ -33,7 +33,8 @@ _CONDITIONS = {
     "statuses": "status = ANY ({}::text[])",
     "type": "type = {}",
     "like": "type LIKE {}",
-    "parent_id": "parent_id = {}::text::uuid",
+    # ARRAY(SELECT …) is computed once; a cast of the list would be computed for each row.
+    "parent_ids": "parent_id = ANY (ARRAY(SELECT unnest({}::text[])::uuid))",
     "created_from": "created_at >= to_timestamp({})",
     "created_until": "created_at <= to_timestamp({})",
 }
@@ -84,7 +85,7 @@ def _conditions(query: EventQuery, tags: str, before: int, limit: int) -> tuple[
         "statuses": [status.value for status in query.statuses] or None,
         "type": None if globbed else query.type,
         "like": _like(query.type) if query.type is not None and globbed and query.type != ANY else None,
-        "parent_id": query.parent_id,
+        "parent_ids": list(query.parent_ids) or None,
         "created_from": query.created_from_ts,
         "created_until": query.created_until_ts,
     }

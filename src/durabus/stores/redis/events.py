@@ -66,9 +66,7 @@ class RedisEvents(RedisCore):
         if not refs:
             self._check_open()
             return []
-        known, *records = await self._call("get_events", *(known_ref(ref) for ref in refs))
-        events = iter(events_of(records))
-        return [next(events) if one else None for one in _known(known)]
+        return known_events(await self._call("get_events", *(known_ref(ref) for ref in refs)))
 
     async def has_event(self, ref: EventRef) -> bool:
         return await self.get_event(ref) is not None
@@ -91,7 +89,7 @@ class RedisEvents(RedisCore):
                 [status.value for status in query.statuses],
                 query.type,
                 query.tags,
-                query.parent_id,
+                query.parent_ids,
                 query.created_from_ts,
                 query.created_until_ts,
                 before,
@@ -134,6 +132,13 @@ class RedisEvents(RedisCore):
             elif count < at_once:
                 break
         return gone
+
+
+def known_events(answer: list[bytes]) -> list[Event | None]:
+    """Return the events of a reply that says first which of them are known."""
+    known, *records = answer
+    events = iter(events_of(records))
+    return [next(events) if one else None for one in _known(known)]
 
 
 def children_to(children: Sequence[NewEvent], blobs: list[bytes]) -> list[tuple[float, str | bool, int]]:

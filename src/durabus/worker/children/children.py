@@ -167,7 +167,7 @@ class Children:
     async def _any_lives(self, event: Event, emitted: Sequence[Child], progress: SuccessKeeper) -> bool:
         if event.fence == 1 and not progress.is_shared and all(child.done for child in emitted):
             return False
-        query = EventQuery(parent_id=event.event_id, statuses=tuple(LIVE), limit=1)
+        query = EventQuery(parent_ids=(event.event_id,), statuses=tuple(LIVE), limit=1)
         try:
             return bool((await self._store.find(query)).events)
         except StoreError as error:
