@@ -158,14 +158,19 @@ class Claims(Protocol):
         ...
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        """End a PENDING or PROCESSING event as CANCELLED, on behalf of a caller that holds no claim on it.
+        """Cancel one event as ``cancel_events`` does, and return it as it is afterwards. Raises ``EventNotFound``."""
+        ...
 
-        - The event leaves the queue. It is no dead letter: it is kept, counted and trimmed like a COMPLETED one.
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        """End PENDING and PROCESSING events as CANCELLED, on behalf of a caller that holds no claim on them.
+
+        - An event leaves the queue. It is no dead letter: it is kept, counted and trimmed like a COMPLETED one.
         - The CANCELLED entry carries payload, results, errors and the ``reason``. The reason is kept as in
           ``settle_events``.
         - A claim on the event is revoked in the same step: the fence rises by one, and the worker's token is invalid at
           once. Any settlement of it gets ``LeaseLost``, also that of an abandoned claim.
         - The claims on its handlers end too. The locks of all these claims are freed, and so is the ordering key.
-        - An event that has ended is returned unchanged, so a repeat changes nothing. Raises ``EventNotFound``.
+        - An event that has ended is returned unchanged, so a repeat changes nothing.
+        - It is one step, in the order of ``refs``. Returns each event as it is afterwards, None for an unknown one.
         """
         ...

@@ -121,8 +121,8 @@ class ResetEvent(Command, frozen=True, tag="reset_event"):
     reason: str
 
 
-class CancelEvent(Command, frozen=True, tag="cancel_event"):
-    ref: EventRef
+class CancelEvents(Command, frozen=True, tag="cancel_events"):
+    refs: tuple[EventRef, ...]
     reason: str
 
 
@@ -250,7 +250,7 @@ Written = (
     | WithdrawPresence
     | EndProcess
     | ResetEvent
-    | CancelEvent
+    | CancelEvents
     | KeepResults
     | ClaimNextHandlerResult
     | RenewHandlerClaims

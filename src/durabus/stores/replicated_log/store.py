@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.clock import Clock
-from durabus.errors import LeaseLost
+from durabus.errors import EventNotFound, LeaseLost
 from durabus.model.claim import (
     Claim,
     ClaimRef,
@@ -156,8 +156,13 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
         return event
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        event: Event = await self._write(c.CancelEvent(ref, stored_text(reason)))
+        (event,) = await self.cancel_events([ref], reason=reason)
+        if event is None:
+            raise EventNotFound(ref)
         return event
+
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        return await self._list(refs and c.CancelEvents(tuple(refs), stored_text(reason)))
 
 
 class ReplicatedLogProcesses(ReplicatedLogCalls):

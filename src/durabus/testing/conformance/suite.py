@@ -16,13 +16,14 @@ from durabus.errors import DurabusError, UnsupportedByStore
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
+from durabus.testing.conformance.cancelling import CancelTests
 from durabus.testing.conformance.children import ChildrenTests, WaitingParentTests
 from durabus.testing.conformance.claims import ClaimTests, HeldClaimTests
 from durabus.testing.conformance.dead_letters import DeadLetterTests, PurgeTests
 from durabus.testing.conformance.dedupe import DedupeTests
 from durabus.testing.conformance.ended_waits import EndedWaitTests
 from durabus.testing.conformance.events import EventTests, PagingTests
-from durabus.testing.conformance.expiry import CancelTests, ExpiryTests
+from durabus.testing.conformance.expiry import ExpiryTests
 from durabus.testing.conformance.handler_claims import HandlerClaimTests, SerialLockTests
 from durabus.testing.conformance.handler_results import HandlerResultTests, KeptResultTests
 from durabus.testing.conformance.lab import CallerTransaction, Lab, batch
