@@ -1,4 +1,4 @@
-"""Proof of ``durabus.store.claims``: events that end because nobody wants them any more, or because they expired."""
+"""Proof of ``durabus.store.claims``: events that a caller cancels, and events that expire."""
 
 from __future__ import annotations
 
