@@ -77,3 +77,14 @@ def test_a_claim_without_a_reply_is_known_by_its_moment() -> None:
         for line in unanswered
     ]
     assert len(found(later)) == 1
+
+
+def test_a_handler_that_begins_under_a_claim_without_the_lock_is_flagged() -> None:
+    """The fence of a handler that was claimed by itself may be as large as that of a later claim on its event."""
+    held = [replace(claimed("b#2", 3.0, "b", "t3", 3)[0], claim=ClaimAsked(BUS, "t3", 1, LEASE, "parallel", 4))]
+    held.append(Ok("b#2", 3.0, (), (Subject(3, None, "t3", 2, "PROCESSING", expires=3.0 + LEASE),)))
+    begun = Effect(3.1, "b", 3, "event-3", "mail", 2, 1, "start")
+    texts = found([*batches(), *held, begun])
+    assert "mail of event 3 began on b under a claim without the lock of the serial bus 'orders'" in texts
+    texts = found([*batches(), *held, replace(begun, at=2.15)])
+    assert not [text for text in texts if "without the lock" in text]

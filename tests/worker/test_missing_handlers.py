@@ -22,7 +22,11 @@ from durabus import (
     Snooze,
     open_store,
 )
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
+from durabus.model.result import offer
+from durabus.model.settlement import Keep, Release
 from durabus.model.statuses import TERMINAL
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker import executor
@@ -79,6 +83,24 @@ async def test_an_event_for_a_handler_that_no_live_node_has_waits_in_place_and_s
         await until_status(store, event.id, EventStatus.COMPLETED)
     assert new.calls == 1
     assert len(await trail(store, event)) <= 8
+
+
+async def test_an_event_with_an_offered_handler_is_not_held_without_the_lock_of_its_bus(store: EventStore) -> None:
+    """The node of the handler may come back and begin it at any time, while the lock belongs to another event."""
+    event = (await store.add_events([new_event("job")]))[0]
+    (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="gone", token=new_token(), limit=1))
+    await store.keep_results([Keep(claim.ref, (offer("old"),))])
+    await store.settle_events([Release(claim.ref)])
+    async with EventBus(store, mode="bus-serial", poll_interval=0.02) as bus:
+        bus.subscribe("job", Recorder(), id="new")
+        await until_true(lambda: has_returned(store, event, times=3))
+        assert bus._worker is not None
+        assert not bus._worker._claims.held_without_lock
+        assert not bus._worker._without_lock.tasks
+
+
+async def has_returned(store: EventStore, event: Event, times: int) -> bool:
+    return (await trail(store, event)).count("RELEASED") >= times
 
 
 async def test_the_handler_gets_the_event_when_a_node_has_it_again(

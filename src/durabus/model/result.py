@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -150,6 +150,11 @@ def with_first_success(
     if handler_id is None or any(result.handler_id == handler_id for result in results):
         return results
     return (*results, first_success(handler_id, execution_time_ms))
+
+
+def any_offered(results: Iterable[HandlerResult]) -> bool:
+    """Return whether a handler is offered: then workers of other nodes may claim it while its event is claimed."""
+    return any(result.is_offered for result in results)
 
 
 def offer(handler_id: str, before: HandlerResult | None = None) -> HandlerResult:

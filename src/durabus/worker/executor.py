@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from durabus.errors import LeaseLost, StoreError
-from durabus.model.result import HandlerResult
+from durabus.model.result import HandlerResult, any_offered
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.worker.children.children import Children
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
@@ -180,8 +180,10 @@ class EventExecutor:
             return settlement
         lock = self._slots.lock
         if lock is not None:
-            claimed.waits_next = lock[0].features.claims_by_event_id and self._dispatcher.missing.lacks_handlers(
-                claimed.claim
+            claimed.waits_next = (
+                lock[0].features.claims_by_event_id
+                and not any_offered(claimed.claim.results)
+                and self._dispatcher.missing.lacks_handlers(claimed.claim)
             )
             return replace(settlement, delay=BACK_FOR) if claimed.waits_next else settlement
         if event.fence == event.attempts:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import LockClaim
+from durabus.model.event import Event
+from durabus.model.result import any_offered
 from durabus.store.contract import EventStore
 from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.claim_table import ClaimTable
@@ -130,6 +132,7 @@ class WithoutLock:
 
     With the lock they would block every other event of the bus, also for the node that gets the handler. Without the
     lock no handler may run: such a claim only ends when the event goes back to the queue, to be claimed with the lock.
+    An event with a handler that is still offered is left to the queue: the handler could begin under the claim.
     ``wake`` is called when one ends.
     """
 
@@ -154,9 +157,9 @@ class WithoutLock:
         self.tasks: set[asyncio.Task[None]] = set()
         """A task for each event that the worker holds without the lock."""
 
-    def hold(self, event_id: str) -> None:
+    def hold(self, event: Event) -> None:
         """Claim the event, which just went back to the queue, again when it is due, and keep it waiting."""
-        task = asyncio.get_running_loop().create_task(self._hold(event_id))
+        task = asyncio.get_running_loop().create_task(self._hold(event))
         self.tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -171,12 +174,12 @@ class WithoutLock:
             if claimed.task is not None:
                 claimed.task.cancel()
 
-    async def _hold(self, event_id: str) -> None:
+    async def _hold(self, event: Event) -> None:
         try:
             with self._poller.resting():  # otherwise this worker may claim the event with the lock first
-                claimed = await self._claim(event_id)
+                claimed = await self._claim(event)
         except StoreError as error:
-            logger.warning("event %s is claimed again under the lock of its bus: %s", event_id, error)
+            logger.warning("event %s is claimed again under the lock of its bus: %s", event.event_id, error)
             return
         if claimed is None:
             return  # another node has it, or it ended
@@ -196,13 +199,13 @@ class WithoutLock:
             self._claims.by_id[claimed.ref.id] = claimed
             self._claims.put_back(claimed, TOLD_TO_STOP if self._stopping else HANDLERS_CHANGED)
 
-    async def _claim(self, event_id: str) -> ClaimedEvent | None:
+    async def _claim(self, event: Event) -> ClaimedEvent | None:
         await asyncio.sleep(BACK_FOR)
         for attempt in range(TRIES):
-            if self._stopping:
+            if self._stopping or any_offered((await self._store.read_results([event.id]))[0]):
                 return None
             sent = monotonic()
-            request = self._runner.request_for(event_id, with_lock=False)
+            request = self._runner.request_for(event.event_id, with_lock=False)
             for claim in await self._store.claim_next_events(request):
                 return ClaimedEvent(claim, self._claims.deadline(sent))
             await asyncio.sleep(TRY_AGAIN * 2**attempt)

@@ -301,7 +301,7 @@ class Worker:
                     self._claims.report_lost(event, outcome.reason)
                 continue
             if claimed.waits_next and not self._stopping:
-                self._without_lock.hold(event.event_id)
+                self._without_lock.hold(event)
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
             if event.metadata_json is not None and outcome.status in TERMINAL:
                 self._end_hints.ended(event)

@@ -301,9 +301,11 @@ def _takes_the_lock(call: RecordedCall) -> bool:
 
 
 def _handlers_without_lock(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
-    without = {(claim.id, claim.fence) for call, claim in history.grants if not _takes_the_lock(call)}
+    # A handler that was claimed by itself before has a larger fence than its event, as large as that of a later claim.
+    without = {(claim.id, claim.fence): call.begins for call, claim in history.grants if not _takes_the_lock(call)}
     for effect in history.effects:
-        if effect.what == "start" and effect.id in of_bus and (effect.id, effect.fence) in without:
+        begun_at = without.get((effect.id, effect.fence), FOREVER)
+        if effect.what == "start" and effect.id in of_bus and effect.at >= begun_at:
             yield Violation(
                 "order",
                 f"{effect.handler} of event {effect.id} began on {effect.host} under a claim without the lock of the "
