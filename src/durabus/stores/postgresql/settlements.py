@@ -269,10 +269,10 @@ async def load_handlers(session: PostgreSQLSession, ids: Sequence[int]) -> dict[
     """Return the states of the handlers of events, by id."""
     if not ids:
         return {}
-    found: dict[int, tuple[HandlerState, ...]] = {}
+    found: dict[int, list[HandlerState]] = {}
     for id_, *fields in await session.all("list_results", ids):
-        found[id_] = (*found.get(id_, ()), handler_of(fields))
-    return found
+        found.setdefault(id_, []).append(handler_of(fields))
+    return {id_: tuple(handlers) for id_, handlers in found.items()}
 
 
 async def expire(

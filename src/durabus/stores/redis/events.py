@@ -89,7 +89,7 @@ class RedisEvents(RedisCore):
                 [status.value for status in query.statuses],
                 query.type,
                 query.tags,
-                query.parent_ids,
+                tuple(dict.fromkeys(query.parent_ids)),
                 query.created_from_ts,
                 query.created_until_ts,
                 before,

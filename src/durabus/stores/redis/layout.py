@@ -19,6 +19,7 @@
     events:state   id -> fields that change: status, claim, times, errors, positions of log entries, last settlement
     events:data    id -> fields that do not change: creation time, what the publisher gave, and the payload at the end
     events:order   all ids;  events:by_bus   bus 0 id      for find and trim
+    events:by_parent  event_id of a parent 0 id            for find
     events:ids     event_id -> id;  events:idempotency_keys   bus 0 key -> id      publishing twice stores one event
     event_results:data   id 0 place -> result of a handler or step;  id 1 handler id -> its place, from 1 upwards
     event_results:done   ids for cleanup_results
@@ -50,7 +51,7 @@ versions of durabus can use one server.
 
 from __future__ import annotations
 
-SCHEMA = "3"
+SCHEMA = "4"
 
 KEYS = {
     "META": "meta",
@@ -58,6 +59,7 @@ KEYS = {
     "DATA": "events:data",
     "ORDER": "events:order",
     "BY_BUS": "events:by_bus",
+    "BY_PARENT": "events:by_parent",
     "IDS": "events:ids",
     "IDEMPOTENCY": "events:idempotency_keys",
     "READY": "events:ready",
@@ -100,6 +102,7 @@ TYPES = {
         [
             "events:order",
             "events:by_bus",
+            "events:by_parent",
             "events:ready",
             "events:ready_tags",
             "events:delayed",

@@ -159,9 +159,9 @@ class CancelTests:
             (later.id, gone, 0), None, first,
         ]  # fmt: skip
         entries = (await lab.store.read_log(after=head)).entries
-        assert [(entry.id, entry.action, entry.reason) for entry in entries] == [
-            (id_, Action.CANCELLED, "not wanted") for id_ in (waiting.id, running.event.id, later.id)
-        ]
+        assert {(entry.action, entry.reason) for entry in entries} == {(Action.CANCELLED, "not wanted")}
+        ids, expected = [entry.id for entry in entries], [waiting.id, running.event.id, later.id]
+        assert ids == expected if lab.store.features.one_order else sorted(ids) == sorted(expected)
         (outcome,) = await lab.settle(Complete(running.ref))
         assert isinstance(outcome, LeaseLost)
         assert await lab.claim(limit=9) == await lab.claim(limit=9, tags=("eu",)) == []

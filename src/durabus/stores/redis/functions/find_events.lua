@@ -1,5 +1,5 @@
 -- Find events that meet every condition, newest id first. Looks at a limited number of events in one call. Relies on
--- order, or on by_bus for one bus.
+-- order, on by_bus for one bus, or on by_parent for the children of events.
 -- Takes: bus, statuses, type, tags, parent_ids, created from, created until, before id, limit. Returns: the id to
 -- continue below, the events
 local LOOKED_AT = 1000
@@ -60,39 +60,73 @@ local function any_live_child(tx, parents)
   return false
 end
 
+-- Return the newest ids of a bus or of a parent below an id.
+local function newest_of(key, name, before, limit)
+  local first = '(' .. (before and by_bus(name, before) or name .. '\1')
+  return ids_of(redis.call('ZREVRANGEBYLEX', key, first, '[' .. name .. '\0', 'LIMIT', 0, limit))
+end
+
+-- Return the newest children of events below an id, and the id below which there may be more, or false.
+local function next_children(tx, parents, before)
+  local limit, go_on, found, ids = math.max(math.floor(LOOKED_AT / #parents), 10), false, {}, {}
+  for _, parent in ipairs(parents) do
+    local some = newest_of(tx[BY_PARENT], parent, before, limit)
+    if #some == limit then
+      go_on = math.max(go_on or 0, some[limit])
+    end
+    for _, id in ipairs(some) do
+      found[#found + 1] = id
+    end
+  end
+  table.sort(found, function(one, other)
+    return one > other
+  end)
+  for n, id in ipairs(found) do
+    if go_on and id < go_on then
+      break -- the next call looks here: another parent may have more children
+    end
+    ids[n] = id
+  end
+  return ids, go_on
+end
+
 local function next_ids(tx, bus, before)
   if bus then
-    local first = '(' .. (before and by_bus(bus, before) or bus .. '\1')
-    return ids_of(redis.call('ZREVRANGEBYLEX', tx[BY_BUS], first, '[' .. bus .. '\0', 'LIMIT', 0, LOOKED_AT))
+    local ids = newest_of(tx[BY_BUS], bus, before, LOOKED_AT)
+    return ids, #ids == LOOKED_AT and ids[#ids]
   end
   local first = before and '(' .. string.format('%d', before) or '+inf'
   local ids = redis.call('ZREVRANGEBYSCORE', tx[ORDER], first, '-inf', 'LIMIT', 0, LOOKED_AT)
   for n, id in ipairs(ids) do
     ids[n] = tonumber(id)
   end
-  return ids
+  return ids, #ids == LOOKED_AT and ids[#ids]
 end
 
 register('find_events', READS, function(tx, asked)
-  local bus, statuses, kind, tags, parents = asked[1], set_of(asked[2]), asked[3], set_of(asked[4]), set_of(asked[5])
+  local bus, statuses, kind, tags, parents = asked[1], set_of(asked[2]), asked[3], set_of(asked[4]), #asked[5] > 0
   local from, till, before, limit = asked[6], asked[7], asked[8], asked[9]
   if parents and is_live_only(asked[2]) and not any_live_child(tx, asked[5]) then
     return { '' }
   end
-  local ids, found, size = next_ids(tx, bus, before), {}, 0
-  local go_on = #ids == LOOKED_AT and ids[#ids]
+  local found, size, ids, go_on = {}, 0
+  if parents then
+    ids, go_on = next_children(tx, asked[5], before)
+  else
+    ids, go_on = next_ids(tx, bus, before)
+  end
   states.load_all(tx, ids)
   for _, id in ipairs(ids) do
     local state = tx.states[id]
     local meets = state
+      and (not parents or not bus or state[BUS] == bus)
       and (not statuses or statuses[state[STATUS]])
       and (not from or state[CREATED] >= from)
       and (not till or state[CREATED] <= till)
-    if meets and (kind or tags or parents) then
+    if meets and (kind or tags) then
       local head = states.head(tx, id)
       meets = (not kind or matches(kind, head[TYPE]))
         and (not tags or any_of(tags, head[TAGS]))
-        and (not parents or parents[head[PARENT]])
     end
     if meets then
       found[#found + 1] = state

@@ -63,6 +63,9 @@ function forgetting.forget(tx, state, keeps_entries)
   end
   drop(tx, tx[ORDER], id)
   drop(tx, tx[BY_BUS], by_bus(bus, id))
+  if state[CHILD_OF] then
+    drop(tx, tx[BY_PARENT], by_bus(state[CHILD_OF], id))
+  end
   local positions = log.positions(state[TRAIL])
   if keeps_entries then
     put(tx, tx[DELETED], id, data)

@@ -38,6 +38,9 @@ function adding.add(tx, blobs, delays, keys)
       put(tx, tx[IDS], event_id, id)
       add(tx, tx[ORDER], id, id)
       add(tx, tx[BY_BUS], by_bus(bus, id))
+      if head[PARENT] then
+        add(tx, tx[BY_PARENT], by_bus(head[PARENT], id))
+      end
       queue.enter(tx, state, head[PRIORITY], tags)
       family.join(tx, state)
       log.append(tx, state, 'PUBLISHED', false)
