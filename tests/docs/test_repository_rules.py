@@ -15,11 +15,13 @@ PACKAGE = ROOT / "src" / "durabus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FILE_LIMIT = 450
-PYTHON_LINES_LIMIT = 72_500
-"""The source had 70,676 lines on 2026-11-18. To raise the limit is a decision, made with the feature that needs it."""
+PYTHON_LINES_LIMIT = 74_500
+"""The source had 70,676 lines on 2026-11-18, and the schedules need more. To raise the limit is a decision, made with
+the feature that needs it."""
 LATER_FEATURES = {
     "durabus/bus/ends.py",
     "durabus/bus/requests.py",
+    "durabus/bus/scheduling.py",
     "durabus/bus/sync_handle.py",
     "durabus/cli/declared.py",
     "durabus/cli/lake_plan.py",
@@ -29,8 +31,8 @@ LATER_FEATURES = {
     "durabus/http/dashboard/templates/pipeline.html",
     "durabus/lifecycle/waits.py",
     "durabus/model/lake_summary.py",
-    "durabus/model/wait.py",
     "durabus/model/upcasting.py",
+    "durabus/model/wait.py",
     "durabus/pipeline/declared.py",
     "durabus/pipeline/decoding.py",
     "durabus/pipeline/expectations.py",
@@ -44,8 +46,8 @@ LATER_FEATURES = {
     "durabus/pipeline/news.py",
     "durabus/pipeline/payloads.py",
     "durabus/pipeline/planning.py",
-    "durabus/pipeline/proof_chain.py",
     "durabus/pipeline/projecting.py",
+    "durabus/pipeline/proof_chain.py",
     "durabus/pipeline/read_request.py",
     "durabus/pipeline/rebuilding.py",
     "durabus/pipeline/report_data.py",
@@ -63,6 +65,12 @@ LATER_FEATURES = {
     "durabus/pipeline/summary.py",
     "durabus/pipeline/tables.py",
     "durabus/pipeline/upcasts.py",
+    "durabus/schedules/__init__.py",
+    "durabus/schedules/firing.py",
+    "durabus/schedules/schedule.py",
+    "durabus/schedules/scheduler.py",
+    "durabus/schedules/schedules.py",
+    "durabus/schedules/timing.py",
     "durabus/store/processes.py",
     "durabus/stores/memory/waits.py",
     "durabus/stores/postgresql/migrations/0004_waking.down.sql",
@@ -74,8 +82,8 @@ LATER_FEATURES = {
     "durabus/stores/redis/functions/cancel_event.lua",
     "durabus/stores/redis/functions/claim_offered_handlers.lua",
     "durabus/stores/redis/functions/end_process.lua",
-    "durabus/stores/redis/functions/events_of_process.lua",
     "durabus/stores/redis/functions/ended_processes.lua",
+    "durabus/stores/redis/functions/events_of_process.lua",
     "durabus/stores/redis/functions/keep_results.lua",
     "durabus/stores/redis/functions/read_archives.lua",
     "durabus/stores/redis/functions/read_results.lua",
@@ -94,8 +102,8 @@ LATER_FEATURES = {
     "durabus/stores/sqlite/waits.py",
     "durabus/testing/conformance/children.py",
     "durabus/testing/conformance/offers.py",
-    "durabus/testing/conformance/sides.py",
     "durabus/testing/conformance/processes.py",
+    "durabus/testing/conformance/sides.py",
     "durabus/testing/conformance/waits.py",
     "durabus/testing/history/outcomes.py",
     "durabus/testing/history/presence.py",
@@ -113,9 +121,9 @@ LATER_FEATURES = {
     "durabus/worker/offers.py",
     "durabus/worker/outcomes.py",
     "durabus/worker/process_watch.py",
-    "durabus/worker/sharing.py",
     "durabus/worker/progress.py",
     "durabus/worker/replies.py",
+    "durabus/worker/sharing.py",
     "durabus/worker/steps.py",
 }
 """Files of features that came after the limit was set. A list, so that each of them is a decision."""
