@@ -18,9 +18,11 @@ from durabus import (
     InvalidEventError,
     ManualClock,
     ScheduleNotFound,
+    SyncEventBus,
     new_event,
     open_store,
 )
+from durabus.bus.sync_schedules import SyncSchedules
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.query import EventQuery
 from durabus.schedules.schedule import Schedule, ScheduleAction, state_bus, state_event, state_id
@@ -376,3 +378,27 @@ async def test_users_cannot_name_the_bus_of_the_states(store: EventStore) -> Non
         EventBus(store, name=state_bus("shop"))
     with pytest.raises(InvalidEventError, match="belongs to the schedules"):
         new_event("a.b", bus=state_bus("shop"))
+
+
+def block(store: EventStore) -> None:
+    with SyncEventBus(store) as bus:
+
+        @bus.every(HOUR, type="job")
+        def beat(event: Event) -> None: ...
+
+        schedules = bus.schedules
+        assert [one.name for one in schedules.list()] == ["beat"]
+        assert schedules.put("s", 60.0, "job", tags=["t"]).tags == ("t",)
+        assert schedules.pause("s", reason="no").paused
+        assert not schedules.resume("s").paused
+        assert schedules.run_now("s")
+        assert len(schedules.next_runs("s", 3)) == 3
+        assert schedules.history("s")[-1].action is ScheduleAction.PUT
+        assert schedules.delete("s")
+        assert schedules.get("s") is None
+
+
+async def test_a_blocking_bus_has_the_same_verbs() -> None:
+    await asyncio.to_thread(block, await open_store("memory://"))
+    verbs, same = ({name for name in vars(kind) if name[0] != "_"} for kind in (Schedules, SyncSchedules))
+    assert verbs - same == {"put_declared", "put_all"}

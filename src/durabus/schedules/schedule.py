@@ -192,6 +192,10 @@ def declare(
 def check_schedule_name(name: str) -> str:
     """Return the name of a schedule, or raise."""
     check_name(name, "schedule")
+    if "/" in name:
+        raise InvalidEventError(
+            f"schedule={name!r}: a slash is not allowed, because the HTTP API has names in addresses"
+        )
     if len(name) > MAX_SCHEDULE_CHARS:
         raise InvalidEventError(
             f"schedule has {len(name)} characters ({name[:40]!r}…): the limit is {MAX_SCHEDULE_CHARS}"
