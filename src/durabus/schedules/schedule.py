@@ -216,9 +216,9 @@ def state_bus(bus: str) -> str:
     return bus + SCHEDULES_SUFFIX
 
 
-def state_tag(name: str) -> str:
-    """Return the tag that all states of a schedule carry."""
-    return f"schedule:{blake2b(name.encode(), digest_size=12).hexdigest()}"
+def chain_id(bus: str, name: str) -> str:
+    """Return the ``parent_id`` that all states of a schedule have. No event has this id: it only finds the states."""
+    return _uuid(_bits("chain", bus, name), 8)
 
 
 def state_id(bus: str, name: str, number: int) -> str:
@@ -238,8 +238,9 @@ def state_event(bus: str, schedule: Schedule, now: int) -> NewEvent:
         bus=state_bus(bus),
         type=f"schedule.{schedule.action.value}",
         payload_json=msgspec.json.encode(schedule).decode(),
-        tags=(state_tag(schedule.name), *schedule.tags),
+        tags=schedule.tags,
         delay=schedule.due_in(now),
+        parent_id=chain_id(bus, schedule.name),
     )
 
 

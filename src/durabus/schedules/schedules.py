@@ -28,6 +28,7 @@ from durabus.schedules.schedule import (
     Schedule,
     ScheduleAction,
     ScheduleDeclaration,
+    chain_id,
     check_actor,
     check_schedule_name,
     declare,
@@ -35,7 +36,6 @@ from durabus.schedules.schedule import (
     state_event,
     state_id,
     state_of,
-    state_tag,
 )
 from durabus.schedules.timing import SECOND, milliseconds
 from durabus.store.contract import EventStore
@@ -49,7 +49,8 @@ TRIES = 30
 """How often a change is made again because another one came first."""
 PAUSE = 0.02
 PAGE = 1_000
-NAMED_AT_ONCE = 100
+FEW = 10
+"""Number of declarations up to which each is looked up by itself."""
 
 Change = Callable[[Schedule | None, int, int], Schedule | None]
 """Makes the next state of the present one, the number of the next and the time; None if nothing is to change."""
@@ -115,13 +116,11 @@ class Schedules:
     async def put_all(self, declared: Sequence[ScheduleDeclaration], *, actor: str | None = None) -> None:
         """Store those of the declarations that the store does not have like this."""
         await self._begin()
-        for first in range(0, len(declared), NAMED_AT_ONCE):
-            some = declared[first : first + NAMED_AT_ONCE]
-            known = await self._states(tuple(state_tag(one.name) for one in some))
-            for one in some:
-                stored = known.get(one.name)
-                if stored is None or stored.declares() != one.declares():
-                    await self.put_declared(one, actor=actor)
+        known = await self._states() if len(declared) > FEW else {}
+        for one in declared:
+            stored = known.get(one.name)
+            if stored is None or stored.declares() != one.declares():
+                await self.put_declared(one, actor=actor)
 
     async def get(self, name: str) -> Schedule | None:
         """Return a schedule as it is now; None if there is none of this name."""
@@ -131,7 +130,7 @@ class Schedules:
     async def list(self) -> Sequence[Schedule]:
         """Return all schedules of the bus, in order of their names."""
         await self._begin()
-        return [one for _, one in sorted((await self._states(())).items())]
+        return [one for _, one in sorted((await self._states()).items())]
 
     async def delete(self, name: str, *, actor: str | None = None, reason: str | None = None) -> bool:
         """Delete a schedule. False if there is none of this name. It publishes nothing after this has returned."""
@@ -211,10 +210,8 @@ class Schedules:
     async def history(self, name: str, limit: int = 100) -> Sequence[Schedule]:
         """Return the newest states of a schedule, newest first, deleted or not. The store trims old ones."""
         await self._begin()
-        query = EventQuery(
-            bus=state_bus(self._bus), tags=(state_tag(check_schedule_name(name)),), limit=check_batch(limit)
-        )
-        return [state_of(event) for event in (await self._store.find(query)).events]
+        found = await self._store.find(self._of(check_schedule_name(name), check_batch(limit)))
+        return [state_of(event) for event in found.events]
 
     async def _changed(self, name: str, change: Change) -> Schedule:
         """Make a change, again if another one comes first. Returns the state after it."""
@@ -248,18 +245,20 @@ class Schedules:
                 await self._store.cancel_event(state_id(self._bus, name, number), reason=REPLACED)
 
     async def _newest(self, name: str) -> Event | None:
-        query = EventQuery(bus=state_bus(self._bus), tags=(state_tag(name),), limit=1)
-        found = (await self._store.find(query)).events
+        found = (await self._store.find(self._of(name, 1))).events
         return found[0] if found else None
 
-    async def _states(self, tags: tuple[str, ...]) -> dict[str, Schedule]:
+    def _of(self, name: str, limit: int) -> EventQuery:
+        return EventQuery(bus=state_bus(self._bus), parent_id=chain_id(self._bus, name), limit=limit)
+
+    async def _states(self) -> dict[str, Schedule]:
         """Return the present schedules by name. A schedule may move to a new state while this reads the pages."""
         found: dict[str, Schedule] = {}
         above, top = 0, -1
         while above != top:
             above, before = top, None
             while True:
-                query = EventQuery(bus=state_bus(self._bus), statuses=LIVE, tags=tags, before_id=before, limit=PAGE)
+                query = EventQuery(bus=state_bus(self._bus), statuses=LIVE, before_id=before, limit=PAGE)
                 page = await self._store.find(query)
                 for event in page.events:
                     state = state_of(event)
