@@ -23,6 +23,7 @@ from durabus.http.dashboard import (
     overview_page,
     pipeline_page,
     rendering,
+    schedules_page,
     workers_page,
 )
 from durabus.http.middleware import RequestMiddleware
@@ -36,7 +37,16 @@ from durabus.views.live import LiveViews
 
 logger = logging.getLogger("durabus.server")
 
-PAGES = (rendering, login_page, overview_page, events_page, dead_letters_page, workers_page, pipeline_page)
+PAGES = (
+    rendering,
+    login_page,
+    overview_page,
+    events_page,
+    dead_letters_page,
+    workers_page,
+    schedules_page,
+    pipeline_page,
+)
 ROUTES = [one for module in (events, claims, operations, schedules, *PAGES) for one in module.ROUTES]
 
 
