@@ -60,8 +60,8 @@ SCHEDULES = (
     Mutant(
         "schedules: lost race",
         "schedules/schedules.py",
-        "            if stored.payload_json == new.payload_json:",
-        "            if stored.payload_json:",
+        "        return stored.payload_json == new.payload_json",
+        "        return bool(stored.payload_json)",
         f"{RUNTIME}of_changes_at_the_same_moment_each_is_made_upon_the_other[sqlite]",
         "A change is lost without an error.",
     ),

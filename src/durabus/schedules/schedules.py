@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from durabus.errors import EventNotFound, ScheduleChanged, ScheduleNotFound
-from durabus.model.event import Event, new_event_id
+from durabus.model.event import Event, NewEvent, new_event_id
 from durabus.model.limits import Duration, check_batch, check_name
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
@@ -230,13 +230,18 @@ class Schedules:
             if newest is not None and state_of(newest).action is not ScheduleAction.FIRE:
                 await self._end(name, number - 2)  # the caller that made the last change may have died before it could
             (stored,) = await self._store.add_events([new])
-            if stored.payload_json == new.payload_json:
+            if self._has_won(stored, new):
                 await self._end(name, number - 1)
                 if wanted.action is ScheduleAction.DELETE:
                     await self._end(name, number)
                 return wanted
             await asyncio.sleep(PAUSE * random.uniform(0, 1))
         raise ScheduleChanged(name, self._bus, TRIES)
+
+    @staticmethod
+    def _has_won(stored: Event, new: NewEvent) -> bool:
+        """Whether the store keeps the new state: another caller may have stored its own under this number."""
+        return stored.payload_json == new.payload_json
 
     async def _end(self, name: str, number: int) -> None:
         """End a state that was replaced or deleted, unless it has ended."""
