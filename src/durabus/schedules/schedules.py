@@ -250,11 +250,16 @@ class Schedules:
                 await self._store.cancel_event(state_id(self._bus, name, number), reason=REPLACED)
 
     async def _newest(self, name: str) -> Event | None:
-        found = (await self._store.find(self._of(name, 1))).events
-        return found[0] if found else None
+        """Return the newest state. A schedule that is not deleted has a live one, which every store finds soon."""
+        for statuses in (LIVE, ()):
+            found = (await self._store.find(self._of(name, 1, statuses))).events
+            if found:
+                return found[0]
+        return None
 
-    def _of(self, name: str, limit: int) -> EventQuery:
-        return EventQuery(bus=state_bus(self._bus), parent_id=chain_id(self._bus, name), limit=limit)
+    def _of(self, name: str, limit: int, statuses: tuple[EventStatus, ...] = ()) -> EventQuery:
+        parent = chain_id(self._bus, name)
+        return EventQuery(bus=state_bus(self._bus), parent_id=parent, statuses=statuses, limit=limit)
 
     async def _states(self) -> dict[str, Schedule]:
         """Return the present schedules by name. A schedule may move to a new state while this reads the pages."""
