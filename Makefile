@@ -8,7 +8,8 @@ SEEDS ?= 2000
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := build/peers
-UV := uv==0.13.7
+# The lock pins uv, too.
+UV := $(shell grep -o '^uv==[0-9.]*' requirements.lock)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -140,7 +141,9 @@ $(VENV)/.locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("durabus needs Python 3.11 or newer: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --require-hashes -r requirements.lock
+	awk '/^uv==/, !/\\$$/' requirements.lock > $(VENV)/uv.lock
+	$(BIN)/pip install --quiet --require-hashes -r $(VENV)/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@echo '$(FINGERPRINT)' > $@
 
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml

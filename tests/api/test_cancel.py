@@ -75,7 +75,10 @@ async def test_descendants_are_cancelled_if_asked_and_if_the_sender_sees_them(gu
     path = f"/events/{parent['events'][0]['id']}/cancel?reason=withdrawn&children=true"
     answer = await guarded.post(path, headers=ann)
     assert [event["id"] for event in answer.json()["events"]] == [parent["events"][0]["id"], made[0]["id"]]
+    assert answer.json()["others_left"] is True
     assert (await guarded.get(f"/events/{made[1]['id']}", headers=root)).json()["status"] == "PENDING"
+    assert (await guarded.post(f"/events/{made[1]['id']}/cancel?reason=withdrawn", headers=root)).status_code == 200
+    assert "others_left" not in (await guarded.post(path, headers=ann)).json()
 
 
 async def test_an_event_is_due_at_the_given_time(desk: Desk) -> None:

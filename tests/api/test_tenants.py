@@ -11,7 +11,10 @@ from tests.api.support import Desk, bearer
 from durabus import Event, new_event
 from durabus.http import TokenFile
 from durabus.http.auth.access import Scope
+from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.log_entry import LogPage
+from durabus.model.settlement import Release
+from durabus.model.wait import new_wait, waiting
 from durabus.store.events import EventRef
 
 TENANTS = ("ann", "bob", "cat")
@@ -101,6 +104,63 @@ async def test_a_tenant_cannot_touch_what_it_does_not_see(guarded: Desk, tokens:
     assert (await bob.post("/claims", {"worker_id": "b:1", "token": claim["token"]})).json() == {"claims": []}
     event = (await ann.get(f"/events/{theirs}?include_logs=true")).json()
     assert (event["status"], [entry["action"] for entry in event["logs"]]) == ("PROCESSING", ["PICKED"])
+
+
+SECRET = "of bob alone"
+
+
+async def waits_met(desk: Desk, by: Sequence[str]) -> int:
+    """Publish an event of ann's that waits once for each of these tenants. Returns its number."""
+    (waiter,) = await desk.store.add_events([new_event("order", tags=["ann"])])
+    (claim,) = await desk.store.claim_next_events(
+        ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=1, lease=60.0)
+    )
+    waits = [
+        waiting(f"order > wait_for#{n}", new_wait("default", f"paid.{name}", None, None)) for n, name in enumerate(by)
+    ]
+    await desk.store.settle_events([Release(claim.ref, 1000.0, tuple(waits))])
+    await desk.store.add_events(
+        [
+            new_event(f"paid.{name}", {"note": SECRET if name == "bob" else name}, metadata={"by": name}, tags=[name])
+            for name in by
+        ]
+    )
+    return waiter.id
+
+
+async def test_a_wait_shows_no_event_that_the_token_may_not_see(guarded: Desk, tokens: TokenFile) -> None:
+    ann = Tenant(guarded, tokens, "ann")
+    _, everything_ = tokens.create("all", list(Scope))
+    id_ = await waits_met(guarded, ["bob", "ann"])
+    path = f"/events/{id_}?include_logs=true&include_results=true"
+    answers = [await ann.get(path), await ann.get(f"/dashboard/events/{id_}")]
+    (handler,) = answers[0].json()["handlers"]
+    theirs, mine = handler["steps"]
+    assert theirs == {"name": "wait_for#0", "attempts": 1, "hidden": True}
+    assert (mine["value"]["payload"], mine["value"]["metadata"]) == ({"note": "ann"}, {"by": "ann"})
+    assert "an event came that you may not see" in answers[1].text
+    answers.append(await ann.post("/claims", {"worker_id": "ann:1", "limit": 10}))
+    (claim, *_) = answers[2].json()["claims"]
+    assert [result["value_json"] is None for result in claim["results"]] == [True, False]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert SECRET not in answer.text
+        assert "paid.bob" not in answer.text
+    whole = await guarded.get(path, headers=bearer(everything_))
+    assert whole.json()["handlers"][0]["steps"][0]["value"]["payload"] == {"note": SECRET}
+
+
+async def test_the_answer_to_an_ended_event_shows_no_foreign_event_either(guarded: Desk, tokens: TokenFile) -> None:
+    """The results then come from the log."""
+    ann = Tenant(guarded, tokens, "ann")
+    id_ = await waits_met(guarded, ["bob"])
+    (claim,) = (await ann.post("/claims", {"worker_id": "ann:1"})).json()["claims"]
+    await ann.post(f"/events/{id_}/complete", {"worker_id": "ann:1"})
+    assert claim["id"] == id_
+    await guarded.store.cleanup_results()
+    answer = await ann.get(f"/events/{id_}?include_logs=true&include_results=true")
+    assert answer.json()["handlers"][0]["steps"] == [{"name": "wait_for#0", "attempts": 1, "hidden": True}]
+    assert SECRET not in answer.text
 
 
 async def never(*_arguments: Any, **_options: Any) -> Any:

@@ -67,7 +67,7 @@ ANSWERS = (
     Mutant(
         "kept results: none is written after the end",
         "worker/progress.py",
-        "            elif not self._handlers_ended:",
+        "            elif not self.is_over:",
         "            elif True:",
         f"{KEPT}nothing_is_written_again_after_the_event_has_ended[memory]",
         "The store is called for events that have ended.",

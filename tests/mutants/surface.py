@@ -23,7 +23,7 @@ SURFACE = (
     Mutant(
         "HTTP: who may cancel",
         "http/routes/events.py",
-        "children=children, sees=principal.sees)",
+        "children=children, sees=sees)",
         "children=children)",
         "tests/api/test_cancel.py::test_descendants_are_cancelled_if_asked_and_if_the_sender_sees_them",
         "A tenant cancels the events of another one.",

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from durabus.model.claim import ClaimRequest, new_token
-from durabus.model.event import new_event
+from durabus.model.event import ADDRESSED, UNREAD_FOR, new_event
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventMode
 from durabus.store.connect import open_store
@@ -156,7 +156,10 @@ async def test_trimming_touches_only_what_it_takes(filled: psycopg.Connection, p
     assert pool
     connection = await pool.take()
     async with connection.transaction():
-        rows = await connection.fetch(Statements(SCHEMA)["trim_excess"], ["bus-9", "bus-8"], [300, 0], [50, 10])
+        rows = await connection.fetch(
+            Statements(SCHEMA)["trim_excess"],
+            *(["bus-9", "bus-8"], [300, 0], [50, 10], ["node", None], None, UNREAD_FOR, ADDRESSED),
+        )
         assert sorted(map(tuple, rows)) == [("bus-8", 10), ("bus-9", 50)]
         sequential, indexed = (await connection.fetch(READS))[0]
     pool.give_back(connection)

@@ -6,7 +6,18 @@ import pytest
 from tests.runtime.conftest import MakeBus
 from tests.seeds.support import until as comes_true
 
-from durabus import ConfigurationError, EventBus, EventStatus, EventStore, ManualClock, UnrecoverableError, open_store
+from durabus import (
+    ConfigurationError,
+    Context,
+    DLQInspector,
+    Event,
+    EventBus,
+    EventStatus,
+    EventStore,
+    ManualClock,
+    UnrecoverableError,
+    open_store,
+)
 from durabus.bus import history
 from durabus.errors import HistoryFullError
 
@@ -68,6 +79,27 @@ async def test_a_full_bus_that_may_not_drop_refuses_and_keeps_what_it_has(make_b
     assert (await store.counts("default")).completed == 3
     assert await store.cleanup_excess_events("default", keep=0) == 3
     await bus.publish("job", 5)
+
+
+async def test_a_full_bus_refuses_the_children_of_a_handler(make_bus: MakeBus, store: EventStore) -> None:
+    """They are stored with the success of the handler. Without room for them, the attempt has failed."""
+    bus = make_bus(max_history_size=3, max_history_drop=False)
+    bus.subscribe("mail", lambda event: None)
+
+    @bus.on("order", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        for n in range(event.payload):
+            ctx.emit("mail", n)
+
+    await bus.start()
+    dead = await store.get_event(await bus.publish("order", 3))
+    assert dead is not None
+    assert dead.status is EventStatus.FAILED
+    assert "a child event was not stored: HistoryFullError: bus 'default' holds 1 events, 3 more" in dead.errors[0]
+    assert (await store.counts("default")).completed == 0
+    await DLQInspector(store).purge(older_than_days=0)
+    await bus.publish("order", 2)
+    assert (await store.counts("default")).completed == 3
 
 
 @pytest.mark.parametrize("size", [-1, True, 1.5])

@@ -25,6 +25,7 @@ from durabus import (
     UnrecoverableError,
     open_store,
 )
+from durabus.bus.ends import EndReader
 
 LONG = 30.0
 
@@ -252,6 +253,59 @@ async def test_a_request_needs_a_time_limit(make_bus: MakeBus) -> None:
     for wrong in (0, -1, float("inf"), "2"):
         with pytest.raises(ConfigurationError, match="timeout="):
             await bus.request("price.quote", timeout=wrong)  # type: ignore[arg-type]
+
+
+async def test_an_answer_stays_until_another_node_has_read_it(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bus that answers keeps no history. The other one reads late, as a busy process does."""
+    look_at = EndReader.look_at
+
+    async def late(reader: EndReader, event_ids: Sequence[str]) -> int:
+        await asyncio.sleep(0.2)
+        return await look_at(reader, event_ids)
+
+    monkeypatch.setattr(EndReader, "look_at", late)
+    here, there = make_bus(serve=False), make_bus(max_history_size=0)
+    there.subscribe("price.quote", quote)
+    await there.start()
+    asked = [here.request("price.quote", {"units": n}, timeout=LONG) for n in range(20)]
+    assert await asyncio.gather(*asked) == [{"price": 2 * n} for n in range(20)]
+    assert await store.cleanup_excess_events("default", keep=0) > 0
+
+
+async def test_a_request_whose_event_was_deleted_says_so(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_events = store.get_events
+
+    async def deleted(refs: Sequence[Any]) -> Any:
+        await store.cleanup_excess_events("default", keep=0)
+        return await get_events(refs)
+
+    monkeypatch.setattr(store, "get_events", deleted)
+    here, there = make_bus(serve=False), make_bus()
+    there.subscribe("price.quote", quote)
+    await there.start()
+    with pytest.raises(NoAnswer, match="was deleted before the answer was read: let the history keep more events"):
+        await here.request("price.quote", {"units": 4}, timeout=LONG)
+
+
+async def test_an_answer_comes_from_the_log_if_the_results_were_deleted(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ``EventManager`` on the same store deletes results of events that have ended."""
+    read_results = store.read_results
+
+    async def deleted(ids: Sequence[int]) -> Any:
+        await store.cleanup_results()
+        return await read_results(ids)
+
+    monkeypatch.setattr(store, "read_results", deleted)
+    here, there = make_bus(serve=False), make_bus()
+    there.subscribe("price.quote", quote)
+    await there.start()
+    assert await here.request("price.quote", {"units": 4}, timeout=LONG) == {"price": 8}
 
 
 def test_scripts_may_request_too() -> None:

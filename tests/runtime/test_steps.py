@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.places import short_lease
 from tests.runtime.conftest import MakeBus
+from tests.seeds.support import until_status
 from tests.worker.support import until
 
 from durabus import (
@@ -31,6 +32,7 @@ from durabus import (
     TransientError,
     open_store,
 )
+from durabus.model.statuses import TERMINAL
 
 PATIENT = {"max_retries": 5, "base_delay": 0.01}
 MEMORY = pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -442,8 +444,8 @@ async def test_a_step_needs_a_plain_name(make_bus: MakeBus, store: EventStore, n
     assert "step name" in (await store.get_event(event_id)).last_error  # type: ignore[union-attr, operator]
 
 
-@pytest.mark.parametrize("unhandled", ["dead_letter", "keep"])
-async def test_an_event_whose_sleeping_handler_is_gone_does_not_complete(
+@pytest.mark.parametrize("unhandled", ["complete", "dead_letter", "keep"])
+async def test_an_event_whose_sleeping_handler_is_gone_ends_failed(
     make_bus: MakeBus, store: EventStore, unhandled: str
 ) -> None:
     bus, slept = make_bus(unhandled=unhandled), asyncio.Event()
@@ -461,10 +463,9 @@ async def test_an_event_whose_sleeping_handler_is_gone_does_not_complete(
     await asyncio.wait_for(slept.wait(), 20)
     bus.unsubscribe(subscription)
     await bus.publish("other")
-    await asyncio.sleep(0.6)
-    event = await store.get_event(handle.event_id)
-    assert event is not None
-    assert event.status is not EventStatus.COMPLETED
+    event = await until_status(store, handle.event_id, *TERMINAL)
+    assert event.status is EventStatus.FAILED
+    assert event.errors == ("sleeper had begun, and no node has it any more",)
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2])
@@ -708,7 +709,7 @@ async def test_a_child_that_was_emitted_inside_a_step_is_stored_with_it(make_bus
     @bus.on("job", id="job")
     async def job(event: Event, ctx: Context) -> None:
         await ctx.step("tell", lambda: ctx.emit("child", 1).event_id)
-        stored.append(len((await store.find(EventQuery(parent_id=event.event_id))).events))
+        stored.append(len((await store.find(EventQuery(parent_ids=(event.event_id,)))).events))
         if event.attempts < 3:
             raise TransientError("again")
 

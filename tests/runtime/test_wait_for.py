@@ -41,6 +41,19 @@ async def released(store: EventStore, waiting: Event, times: int = 1) -> Event:
     raise AssertionError(trail)
 
 
+async def test_a_store_without_waits_ends_the_event_at_once() -> None:
+    """No further attempt could wait there."""
+    async with EventBus("sharded://memory://|memory://", retry=PATIENT) as bus:
+
+        @bus.on("order.placed", id="order")
+        async def order(event: Event, ctx: Context) -> None:
+            await ctx.wait_for("payment.settled")
+
+        ended = await bus.emit("order.placed")
+        assert (ended.status, ended.attempts) == (EventStatus.COMPLETED_WITH_ERRORS, 1)
+        assert "ctx.wait_for is not possible on sharded://" in ended.errors[0]
+
+
 async def test_a_handler_goes_on_when_the_event_comes(make_bus: MakeBus, store: EventStore) -> None:
     bus, seen = make_bus(), list[Event | None]()
     calls: list[int] = []
@@ -79,6 +92,21 @@ async def test_an_event_that_came_before_the_call_is_found(make_bus: MakeBus) ->
 
     await asyncio.wait_for(bus.publish("order.placed", {"id": 7}), SOON)
     assert [one.payload["order_id"] for one in seen] == [7]
+
+
+async def test_an_event_that_is_not_due_is_found_too(make_bus: MakeBus) -> None:
+    bus, seen = make_bus(), list[Event | None]()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("bill", bill)
+        seen.append(await ctx.wait_for("payment.settled", timeout=3600))
+
+    async def bill() -> None:
+        await bus.emit("payment.settled", parent_id=None, delay=3600).stored()
+
+    await asyncio.wait_for(bus.publish("order.placed"), SOON)
+    assert [one and one.type for one in seen] == ["payment.settled"]
 
 
 async def _bill(bus: EventBus) -> bool:

@@ -50,7 +50,7 @@ async def test_a_child_that_was_not_stored_is_emitted_again_also_by_a_handler_th
         parent = await store.get_event(await bus.publish("parent", {}))
         assert parent is not None
         assert (parent.status, parent.attempts) == (EventStatus.COMPLETED, 2)
-        children = (await store.find(EventQuery(parent_id=parent.event_id))).events
+        children = (await store.find(EventQuery(parent_ids=(parent.event_id,)))).events
         assert [one.status for one in children] == [EventStatus.COMPLETED]
 
 

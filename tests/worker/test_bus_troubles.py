@@ -199,8 +199,8 @@ class SlowTrimmer(MemoryStore):
         super().__init__()
         self.looked, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        gone = await super().cleanup_excess_events(bus, keep=keep, limit=limit)
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        gone = await super().cleanup_excess_events(bus, keep=keep, limit=limit, node=node)
         self.looked.set()
         await self.go_on.wait()
         return gone

@@ -65,6 +65,7 @@ class Emitted:
     is_stored = False
     done = False
     store = None
+    room = None
     event_id = "a"
 
     def __init__(self, new: NewEvent) -> None:

@@ -17,6 +17,7 @@ from durabus.model.settlement import Cancel, Complete, Fail, Release, Settled, S
 from durabus.model.statuses import DEAD_LETTER, HISTORY, STEPS, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
+from durabus.worker.children.children import Room
 from durabus.worker.children.waiting import AwaitedChildren, handled_here, waiting_for
 
 
@@ -95,8 +96,10 @@ class Handle:
         "_stored",
         "_waiters",
         "bus_loop",
+        "ended_here",
         "holder",
         "new",
+        "room",
     )
 
     def __init__(self, new: NewEvent, result_type: Any = None) -> None:
@@ -106,6 +109,10 @@ class Handle:
         self._stored: Event | BaseException | None = None
         self.holder: HandleHolder | None = None
         """Set while the event is held for the success of its handler, and after that until its number is known."""
+        self.room: Room | None = None
+        """The room for further events on its bus, if it is held and the bus has a limit."""
+        self.ended_here = False
+        """Whether a worker of this process ended it. Then the handle has its results, also if the store has not."""
         self._added = False
         """The store has the event, together with the success of its handler."""
         self._event: Event | BaseException | None = None
@@ -197,11 +204,7 @@ class Handle:
             if handled_here() is not None:
                 _refuse_deeper(self._results)
             raise EventFailed(event.event_id, event.status, event.errors)
-        kept = (r for r in self._results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
-        first = next(kept, None)
-        if first is None or first.value_json is None:
-            return None
-        return first.value if self._result_type is None else decode_as(first.value_json, self._result_type)
+        return value_in(self, self._results)
 
     def __await__(self) -> Generator[Any, None, Event]:
         """Wait for the end and return the event."""
@@ -240,7 +243,7 @@ class Handle:
 
     def settle(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
         """Note that a worker of this process ended the event. The handle computes event and results on demand."""
-        self._event, self._end = claim.event, (claim, settlement, settled)
+        self._event, self._end, self.ended_here = claim.event, (claim, settlement, settled), True
         if self._waiters:
             self._notify()
 
@@ -277,6 +280,16 @@ def awaited_event(handle: Handle) -> Event | NewEvent:
     """Return the event whose end the handle waits for: an older event may have had the same idempotency key."""
     stored = handle._stored  # noqa: SLF001  (a part of the handle that its users do not see)
     return stored if isinstance(stored, Event) else handle.new
+
+
+def value_in(handle: Handle, results: Iterable[HandlerResult]) -> Any:
+    """Return the first value of a handler, as the type that the handle expects; None if no handler returned one."""
+    kept = (r for r in results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
+    first = next(kept, None)
+    if first is None or first.value_json is None:
+        return None
+    expected = handle._result_type  # noqa: SLF001  (a part of the handle that its users do not see)
+    return first.value if expected is None else decode_as(first.value_json, expected)
 
 
 async def ref_of(event: Event | Handle | EventRef) -> EventRef:

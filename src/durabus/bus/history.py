@@ -44,8 +44,15 @@ class HistoryLimit:
         self._bus = options.name
         self.size = options.max_history_size
         self._drop = options.max_history_drop
+        self.node: str | None = None
+        """The address of this node: results of events that other nodes wait for stay until those have read them."""
         self._ended = 0
         self._trimming: asyncio.Task[bool] | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the bus may be full."""
+        return self.size is not None and not self._drop
 
     async def admit(self, count: int) -> None:
         """Raise ``HistoryFullError`` if ``count`` more events would not fit."""
@@ -97,8 +104,9 @@ class HistoryLimit:
         self._ended = 0
         try:
             keep = self.size or 0
-            while await self._store.cleanup_excess_events(self._bus, keep=keep, limit=TRIM_AT_ONCE) == TRIM_AT_ONCE:
-                pass
+            gone = TRIM_AT_ONCE
+            while gone == TRIM_AT_ONCE:
+                gone = await self._store.cleanup_excess_events(self._bus, keep=keep, limit=TRIM_AT_ONCE, node=self.node)
         except StoreError as error:
             self._ended = 1  # the next one that ends tries again
             logger.warning("the history of bus %r is not trimmed yet: %s", self._bus, error)

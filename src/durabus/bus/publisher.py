@@ -108,6 +108,7 @@ class Publisher:
         self._watched: list[list[Handle]] = []
         self.by_event_id: dict[str, list[Handle]] = {}
         self.ends = EndWatch(store, self)
+        history.node = self.ends.node
         self.sending: set[asyncio.Task[None]] = set()
         self._scheduled = self._claims_behind = False
         self._empty = asyncio.Event()
@@ -144,6 +145,7 @@ class Publisher:
             if handle.new.parent_id is not None:
                 self.ends.address_one(handle)  # its parent will wait for it
             handle.holder = HeldEvent(self, run)
+            handle.room = self._history if self._history.is_limited else None
             run.hold(handle)
         else:
             self.send_now(handle)
@@ -158,7 +160,9 @@ class Publisher:
             self._send_soon()
         if not (self._claims_behind or handle.new.delay):
             self._claims_behind = True
-            self._claim_behind()
+            runner = self._children.runner
+            if runner is not None and self.store.features.calls_in_order:
+                runner.nudge()  # its claim follows the event, in the same step if the store can do that
 
     def rename(self, handle: Handle, event_id: str) -> None:
         """Let the handle wait for the end of another event: that one was published before under the same key."""
@@ -261,12 +265,6 @@ class Publisher:
         task = asyncio.get_running_loop().create_task(self._send_unsent())
         self.sending.add(task)
         task.add_done_callback(self.sending.discard)
-
-    def _claim_behind(self) -> None:
-        """Let the worker claim events that are about to be stored, in the same step if the store can do that."""
-        runner = self._children.runner
-        if runner is not None and self.store.features.calls_in_order:
-            runner.nudge()
 
     async def _send_unsent(self) -> None:
         unsent, self._unsent = self._unsent, []

@@ -8,10 +8,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from durabus.bus.handle import Handle
+from durabus.bus.handle import Handle, value_in
 from durabus.bus.publisher import Publisher
 from durabus.bus.subscribing import Subscribing
-from durabus.errors import DurabusError, EventCancelled, NoAnswer
+from durabus.errors import DurabusError, EventCancelled, EventNotFound, NoAnswer
 from durabus.model.event import Event, PublishOptions
 from durabus.model.limits import Duration, seconds
 from durabus.model.settlement import NO_HANDLER
@@ -22,6 +22,11 @@ from durabus.worker.children.emissions import RUN
 
 logger = logging.getLogger("durabus.bus")
 
+GONE = (
+    "its event has ended and was deleted before the answer was read: let the history keep more events "
+    "(max_history_size of the bus, max_history of the store), or do not trim it so soon"
+)
+"""Why a request whose event is not in the store any more has no answer."""
 WHERE_WITHIN = 1.0
 """Seconds that the error of a request may take to find out where the event is."""
 
@@ -52,6 +57,8 @@ class Requests:
                         # A retry of the handler that asks finds the request of its earlier attempt. If that one has
                         # expired, the next request with the same payload is a new event.
                         handle = send()
+                    except EventNotFound as gone:
+                        raise NoAnswer(handle.event_id, GONE) from gone
                     else:
                         return value if value is not None else await self._none(handle)
         except TimeoutError:
@@ -64,14 +71,23 @@ class Requests:
             f"no answer to {handle.new.type} {handle.event_id} within {limit:g} s: {await self._where(handle)}"
         )
 
-    async def _none(self, handle: Handle) -> None:
-        """Return None if a handler returned it. Raises ``NoAnswer`` if none ran, or its value could not be stored."""
+    async def _none(self, handle: Handle) -> Any:
+        """Return None if a handler returned it. Raises ``NoAnswer`` if none ran, or its value could not be stored.
+
+        An ``EventManager`` may have deleted the results meanwhile: then the last entry of the log has the value.
+        """
         log = await self._store.read_event_log(handle.event_id)
-        refused = next((result for entry in log[-1:] for result in entry.results if result.error), None)
-        if log and log[-1].reason == NO_HANDLER:
+        if not log:
+            if handle.ended_here:
+                return None
+            raise NoAnswer(handle.event_id, GONE)
+        last = log[-1]
+        refused = next((result for result in last.results if result.error), None)
+        if last.reason == NO_HANDLER:
             raise NoAnswer(handle.event_id, f"no node has a handler for {handle.new.type!r}: is the type misspelt?")
         if refused is not None:
             raise NoAnswer(handle.event_id, f"handler {refused.handler_id} succeeded, {refused.error}")
+        return None if handle.ended_here else value_in(handle, last.results)
 
     async def _where(self, handle: Handle) -> str:
         try:

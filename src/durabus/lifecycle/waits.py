@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import DecodeError
 from msgspec.structs import replace
@@ -17,8 +17,16 @@ from durabus.model.wait import EventWait, key_of, met, names_of, prefix_of, wait
 
 
 def is_met_by(wait: EventWait, waiter_id: int, event: Event) -> bool:
-    """Return whether the event meets the wait of event ``waiter_id``: only an event that was stored after that one."""
-    if event.id <= waiter_id or event.type != wait.type:
+    """Return whether the event meets the wait of event ``waiter_id``: only an event that was stored after that one.
+
+    An event that was cancelled before the wait began does not meet it. One that is not due yet, or has ended, does.
+    """
+    return event.id > waiter_id and event.status is not EventStatus.CANCELLED and is_awaited(wait, event)
+
+
+def is_awaited(wait: EventWait, event: Event) -> bool:
+    """Return whether the event is of the wait's type, early enough, and has equal fields."""
+    if event.type != wait.type:
         return False
     if wait.until is not None and event.created_ts >= wait.until:
         return False
@@ -104,8 +112,12 @@ class StoredMatches:
             self.after[bus, type_] = min(id_, self.after.get((bus, type_), id_))
             self._waits.setdefault(wait.shape, {}).setdefault(wait.key, []).append((id_, result.handler_id, wait))
 
-    def look_at(self, events: Iterable[Event]) -> None:
-        """Compare stored events, in any order. The one with the smallest id counts."""
+    def look_at(self, events: Iterable[Event], is_later: Callable[[int, str, Event], bool] = lambda *_: False) -> None:
+        """Compare stored events, in any order. The one with the smallest id counts.
+
+        ``is_later`` says, for a waiting event and a result, whether an event was stored after this wait began. Then the
+        event meets it with any id, and also if it was cancelled since.
+        """
         shapes = {shape: (prefix_of(*shape.split("\n", 2)[:2]), names_of(shape)) for shape in self._waits}
         for event in events:
             prefix = prefix_of(event.bus, event.type)
@@ -113,7 +125,9 @@ class StoredMatches:
                 key = key_in(event, names) if prefix == wanted else None
                 for id_, handler_id, wait in self._waits[shape].get(key, ()) if key is not None else ():
                     best = self.found.get((id_, handler_id))
-                    if (best is None or event.id < best.id) and is_met_by(wait, id_, event):
+                    if best is not None and best.id < event.id:
+                        continue
+                    if is_met_by(wait, id_, event) or (is_later(id_, handler_id, event) and is_awaited(wait, event)):
                         self.found[id_, handler_id] = event
 
     def of(self, bus: str, event_type: str) -> list[tuple[int, str]]:

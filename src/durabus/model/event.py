@@ -31,6 +31,11 @@ ORDERING_KEY = "ordering_key"
 """The name of the metadata entry that holds the ordering key."""
 REPLY_TO = "event_reply_to"
 """The name of the metadata entry that holds the address of the node which waits for the event's end."""
+ADDRESSED = f'"{REPLY_TO}":"'
+"""Stands before this address in the text of the metadata."""
+UNREAD_FOR = 10.0
+"""Seconds after the end of an event in which the node that waits for it may still have to read the result. A node whose
+hint was lost looks every 5 seconds."""
 EXPIRES_AFTER = "expires_after"
 """The name of the metadata entry that says after how many seconds the event must not be begun any more."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -146,6 +151,13 @@ def with_reply_to(metadata_json: str | None, node: str) -> str:
 def has_reply_to(metadata_json: str | None, node: str) -> bool:
     """Return whether metadata have the address of this node."""
     return metadata_json is not None and node in metadata_json
+
+
+def may_be_unread(event: Event, node: str, now: float) -> bool:
+    """Return whether another node than ``node`` may have yet to read the result of an event that has ended."""
+    metadata = event.metadata_json
+    recent = event.updated_ts > now - UNREAD_FOR
+    return recent and metadata is not None and ADDRESSED in metadata and node not in metadata
 
 
 def reply_to_of(metadata_json: str) -> str | None:

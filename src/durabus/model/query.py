@@ -18,7 +18,8 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern as in ``durabus.model.pattern``."""
     tags: tuple[str, ...] = ()
     """The event has at least one of these tags; empty means any."""
-    parent_id: str | None = None
+    parent_ids: tuple[str, ...] = ()
+    """The event is a child of one of these events; empty means any."""
     created_from_ts: float | None = None
     created_until_ts: float | None = None
     before_id: int | None = None

@@ -75,14 +75,13 @@ class MaxDepthError(UnrecoverableError):
 class Suspended(BaseException):
     """The handler goes on after ``delay`` seconds, or at the time ``until`` by the clock of the store.
 
-    Its event goes back to the queue and keeps its attempt. ``kept`` are results to store in the same step. It is no
-    ``Exception``: a handler that catches those must not take a sleep for a failure.
+    Its event goes back to the queue and keeps its attempt. It is no ``Exception``: a handler that catches those must
+    not take a sleep for a failure.
     """
 
-    def __init__(self, delay: float, kept: tuple[HandlerResult, ...] = (), *, until: float | None = None) -> None:
+    def __init__(self, delay: float, *, until: float | None = None) -> None:
         super().__init__(f"goes on in {delay:g} s" if until is None else f"goes on at {until:.3f} s since 1970")
         self.delay = delay
-        self.kept = kept
         self.until = until
 
 

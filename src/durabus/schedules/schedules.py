@@ -259,7 +259,7 @@ class Schedules:
 
     def _of(self, name: str, limit: int, statuses: tuple[EventStatus, ...] = ()) -> EventQuery:
         parent = chain_id(self._bus, name)
-        return EventQuery(bus=state_bus(self._bus), parent_id=parent, statuses=statuses, limit=limit)
+        return EventQuery(bus=state_bus(self._bus), parent_ids=(parent,), statuses=statuses, limit=limit)
 
     async def _states(self) -> dict[str, Schedule]:
         """Return the present schedules by name. A schedule may move to a new state while this reads the pages."""

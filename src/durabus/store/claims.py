@@ -112,6 +112,9 @@ class Claims(Protocol):
           with equal fields. If one is stored already, this step keeps it in the place of the wait, and a release is due
           at once. Else the step that stores such an event does so: it keeps the event, makes the waiting event due if
           that is PENDING, and wakes the workers of its bus. (Refused without ``waits``.)
+        - Stored after the waiting event is what has a larger ``id``, and what is stored after this step. If a
+          transaction that is open in this step stores the event, a claim on the bus meets the wait soon after its end.
+          An event that is not due yet, or has ended, meets a wait too. One cancelled before this step does not.
         - A wait lasts while the event is claimed. If it comes again, it is not begun anew; if it was met meanwhile, the
           event that met it stays, and a release is due at once. An event that has ended or was removed waits no more.
         - Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again. It
@@ -155,14 +158,19 @@ class Claims(Protocol):
         ...
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        """End a PENDING or PROCESSING event as CANCELLED, on behalf of a caller that holds no claim on it.
+        """Cancel one event as ``cancel_events`` does, and return it as it is afterwards. Raises ``EventNotFound``."""
+        ...
 
-        - The event leaves the queue. It is no dead letter: it is kept, counted and trimmed like a COMPLETED one.
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        """End PENDING and PROCESSING events as CANCELLED, on behalf of a caller that holds no claim on them.
+
+        - An event leaves the queue. It is no dead letter: it is kept, counted and trimmed like a COMPLETED one.
         - The CANCELLED entry carries payload, results, errors and the ``reason``. The reason is kept as in
           ``settle_events``.
         - A claim on the event is revoked in the same step: the fence rises by one, and the worker's token is invalid at
           once. Any settlement of it gets ``LeaseLost``, also that of an abandoned claim.
         - The claims on its handlers end too. The locks of all these claims are freed, and so is the ordering key.
-        - An event that has ended is returned unchanged, so a repeat changes nothing. Raises ``EventNotFound``.
+        - An event that has ended is returned unchanged, so a repeat changes nothing.
+        - It is one step, in the order of ``refs``. Returns each event as it is afterwards, None for an unknown one.
         """
         ...

@@ -67,8 +67,12 @@ class Events(Protocol):
         """
         ...
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``."""
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        """Like ``trim_event_history``, but delete all such events except the ``keep`` newest by ``id``.
+
+        ``node`` is the address of the caller. With it, the call stops at the first event that ended less than
+        ``UNREAD_FOR`` seconds ago and carries the address of another node: that node has yet to read the result.
+        """
         ...
 
     async def counts(self, bus: str | None = None) -> Counts:

@@ -127,7 +127,7 @@ async def read_event_details(store: EventStore, ref: EventRef) -> EventDetails |
 
 async def read_family(store: EventStore, event: Event) -> EventFamily:
     """The parent and the children of an event. On a sharded store they may be on any shard."""
-    children = (await store.find(EventQuery(parent_id=event.event_id, limit=MAX_CHILDREN))).events
+    children = (await store.find(EventQuery(parent_ids=(event.event_id,), limit=MAX_CHILDREN))).events
     parent = None if event.parent_id is None else await store.get_event(event.parent_id)
     return EventFamily(parent=parent, children=children)
 

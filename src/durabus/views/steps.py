@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import STEPS, ResultStatus
-from durabus.model.wait import EventWait, wait_of
+from durabus.model.wait import NOT_MET, EventWait, memo_of, met_event, wait_of
 from durabus.worker.steps import SEPARATOR, SLEEP, WAIT_FOR
 
 
@@ -25,6 +26,8 @@ class StepShown(msgspec.Struct, frozen=True, kw_only=True):
     """When a sleep or a wait ends, by the clock of the store; None for a step, and for a wait without a timeout."""
     waits_for: str | None = None
     """The event that a wait is for, as ``payment.settled where order_id=7``, while it is not met."""
+    hidden: bool = False
+    """Whether the wait was met by an event that the reader may not see: ``without_foreign_events`` took it out."""
     share: float = 0.0
     """How long it took, as a part of the longest step of its handler."""
 
@@ -85,12 +88,44 @@ def handlers_of(results: Sequence[HandlerResult]) -> list[HandlerShown]:
     ]
 
 
+def without_foreign_events(
+    bus: str, results: Sequence[HandlerResult], show: Callable[[Event], Event | None]
+) -> tuple[HandlerResult, ...]:
+    """Return the results of an event for a reader that may not see every event.
+
+    A wait that was met keeps the whole event that met it, and that may be an event of another tenant. ``show`` returns
+    the event as the reader may see it, or None: then the result has no value.
+    """
+    return tuple(
+        msgspec.structs.replace(result, value_json=_shown_memo(bus, result, show)) if _is_met_wait(result) else result
+        for result in results
+    )
+
+
+def _is_met_wait(result: HandlerResult) -> bool:
+    verb = result.handler_id.partition(SEPARATOR)[2].partition("#")[0]
+    return verb == WAIT_FOR and result.status is ResultStatus.KEPT
+
+
+def _shown_memo(bus: str, result: HandlerResult, show: Callable[[Event], Event | None]) -> str | None:
+    try:
+        event = met_event(result.value_json or "", bus)
+    except msgspec.DecodeError:
+        return None  # another program wrote it: it may hold any event
+    if event is None:
+        return NOT_MET
+    seen = show(event)
+    return None if seen is None else memo_of(seen)
+
+
 def _step(name: str, result: HandlerResult) -> StepShown:
     value, until, verb = result.value_json or "null", None, name.partition("#")[0]
     try:
         if result.status is ResultStatus.WAITING:
             wait = wait_of(result)
             return StepShown(name=name, attempts=1, milliseconds=None, until_ts=wait.until, waits_for=_condition(wait))
+        if verb == WAIT_FOR and result.value_json is None:
+            return StepShown(name=name, attempts=result.attempts, milliseconds=None, hidden=True)
         if verb == SLEEP:
             until = _INSTANT.decode(value)
         elif verb == WAIT_FOR:

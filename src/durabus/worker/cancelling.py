@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 
-from durabus.errors import EventEnded, EventNotFound, InvalidEventError
+from durabus.errors import EventEnded, InvalidEventError
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Cancel
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import LIVE, EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 from durabus.worker.replies import tell_of_ends
 
-PAGE = 200
-"""Number of children that one read returns."""
+AT_ONCE = 500
+"""Maximum number of parents that one call asks about, of children that it returns, and of events that it cancels."""
 WITH_LIVE_CHILDREN = tuple(status for status in EventStatus if status is not EventStatus.COMPLETED)
 """A COMPLETED event has no live children: it completed after them."""
 EXPIRED = "expired"
@@ -59,34 +58,34 @@ def check_reason(reason: str) -> str:
 async def _cancel_descendants(
     store: EventStore, first: Event, reason: str, sees: Callable[[Event], bool]
 ) -> AsyncIterator[Event]:
-    known, parents = {first.event_id}, [first]
+    """Cancel one generation after the other: a parent that has ended gets no more children."""
+    known, parents = {first.event_id}, [first.event_id]
     while parents:
-        found: list[Event] = []
-        for parent in parents:
-            async for child in _children(store, parent):
-                # A publisher may name any parent, so a chain of parents may lead back to its beginning.
-                if child.event_id in known or not sees(child):
-                    continue
-                known.add(child.event_id)
-                found.append(child)
-                if child.status in (EventStatus.PENDING, EventStatus.PROCESSING):
-                    with suppress(EventNotFound):  # it was removed meanwhile
-                        after = await store.cancel_event(child.id, reason=reason)
-                        if after.status is EventStatus.CANCELLED:
-                            yield after
+        found: list[str] = []
+        async for page in _children(store, parents):
+            # A publisher may name any parent, so a chain of parents may lead back to its beginning.
+            children = [child for child in page if child.event_id not in known and sees(child)]
+            names = [child.event_id for child in children]
+            known.update(names)
+            found += names
+            live = [child.id for child in children if child.status in LIVE]
+            for after in await store.cancel_events(live, reason=reason) if live else ():
+                # An event that was removed meanwhile is None.
+                if after is not None and after.status is EventStatus.CANCELLED:
+                    yield after
         parents = found
 
 
-async def _children(store: EventStore, parent: Event) -> AsyncIterator[Event]:
-    before: int | None = None
-    while True:
-        query = EventQuery(parent_id=parent.event_id, statuses=WITH_LIVE_CHILDREN, before_id=before, limit=PAGE)
-        page = await store.find(query)
-        for child in page.events:
-            yield child
-        before = page.next_before_id
-        if before is None:
-            return
+async def _children(store: EventStore, parents: Sequence[str]) -> AsyncIterator[list[Event]]:
+    for start in range(0, len(parents), AT_ONCE):
+        some, before = tuple(parents[start : start + AT_ONCE]), None
+        while True:
+            query = EventQuery(parent_ids=some, statuses=WITH_LIVE_CHILDREN, before_id=before, limit=AT_ONCE)
+            page = await store.find(query)
+            yield page.events
+            before = page.next_before_id
+            if before is None:
+                break
 
 
 def expired(claim: Claim) -> Cancel:

@@ -315,7 +315,7 @@ class Dispatcher:
         failed = [call for call in calls if call[1].status is not ResultStatus.SUCCEEDED]
         fatal = outcomes.is_fatal(claim, calls)
         waits = outcomes.waits(event, failed, fatal=fatal) + ([] if fatal else [*remote.waits])
-        sleeps = [outcome.retry_after or 0.0 for _, outcome, _ in asleep]
+        sleeps = [outcome.left for _, outcome, _ in asleep]
         goes_on_in = min([*sleeps, *([] if remote.goes_on_in is None else [remote.goes_on_in])], default=None)
         if fatal:
             called = outcomes.called(claim, calls)

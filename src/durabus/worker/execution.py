@@ -13,15 +13,18 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from durabus.clock import milliseconds_since, perf_counter
-from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError
+from durabus.clock import milliseconds_since, monotonic, perf_counter
+from durabus.errors import ConfigurationError, InvalidPayloadError, PayloadDecodeError, UnsupportedByStore
 from durabus.model.event import Event
 from durabus.model.limits import seconds, stored_text
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
+from durabus.worker.steps import WAIT_FOR, StepError, holds
+from durabus.worker.suspensions import warn_of_held_children
 from durabus.worker.telemetry import SlowWarning
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired, call_with_event
 
@@ -71,6 +74,13 @@ class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     retry_after: float | None = None
     kept: tuple[HandlerResult, ...] = ()
+    ended: float = 0.0
+    """When the call of a handler that sleeps or snoozes ended, by the monotonic clock of this process."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until a handler that sleeps or snoozes goes on, less the time since its call ended."""
+        return max((self.retry_after or 0.0) - (monotonic() - self.ended), 0.0)
 
     @property
     def is_suspended(self) -> bool:
@@ -115,8 +125,9 @@ async def execute(
         outcome = from_end(handler, raised, milliseconds_since(started), on_error, began=context.event.picked_ts)
     else:
         outcome = from_return(returned, milliseconds_since(started), on_error, began=context.event.picked_ts)
-        if handler.result_type is not None:
-            outcome = checked(handler, outcome)
+    outcome = with_suspensions(handler, context, outcome, on_error)
+    if handler.result_type is not None:
+        outcome = checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     elif outcome.status is ResultStatus.UNRECOVERABLE or outcome.is_suspended:
@@ -274,15 +285,38 @@ def from_exception(
         except ConfigurationError as too_long:
             raised = too_long
         else:
-            kept = tuple(result for one in asleep for result in one.kept)
-            return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
+            return HandlerOutcome(ResultStatus.PENDING, milliseconds, retry_after=delay, ended=monotonic())
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
-    if isinstance(raised, UnrecoverableError | PayloadDecodeError):
+    fatal = UnrecoverableError | PayloadDecodeError | UnsupportedByStore
+    if isinstance(raised, fatal) or holds(raised, StepError):
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
+
+
+def with_suspensions(
+    handler: Handler, context: Context, outcome: HandlerOutcome, on_error: OnError | None
+) -> HandlerOutcome:
+    """Return the outcome of an attempt that ends in a sleep or wait with all of them. The first to end wakes the event.
+
+    In the next attempt, each of the others goes on until its own end. If the handler returns instead, it has swallowed
+    the exception of a sleep or wait. That is an unrecoverable error: what came after the sleep ran too early, and would
+    run once more after each retry or wake-up.
+    """
+    steps = context.steps
+    if steps is None or not steps.suspensions:
+        return outcome
+    if outcome.status is ResultStatus.SUCCEEDED:
+        return from_exception(steps.swallowed(), outcome.milliseconds, on_error, began=None)
+    if not outcome.is_suspended:
+        return outcome
+    if steps.held and steps.suspensions.count(WAIT_FOR) and not handler.has_held_children:
+        handler.has_held_children = True
+        warn_of_held_children(handler.id, context.event, steps.held)
+    delay = steps.suspensions.goes_on_in(outcome.retry_after or 0.0)
+    return replace(outcome, retry_after=delay, kept=steps.suspensions.kept, ended=monotonic())
 
 
 def _sleeps_in(raised: BaseException) -> list[Suspended]:

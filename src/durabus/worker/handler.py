@@ -89,7 +89,8 @@ class Context(HandlerContext, frozen=True, gc=False):
         same name and arguments returns the kept value and does not call the function again. The value must be JSON of
         256 KiB at most. The second step of a name is kept as ``name#2``, and so on. ``retry`` tries this step again
         before the handler fails; ``timeout`` bounds each try of an async function. A plain function runs as if the
-        handler itself called it.
+        handler itself called it. The function must not sleep, wait for an event or snooze: that ends the event with
+        ``StepError``.
         """
         steps = self._own_steps("step")
         step = steps.begin(name, function, (args, kwargs))
@@ -105,8 +106,8 @@ class Context(HandlerContext, frozen=True, gc=False):
                 except Exception as error:  # noqa: BLE001  (the policy of the step decides)
                     pause = tries.pause_after(error)
                 await asyncio.sleep(pause)
-        except BaseException:
-            steps.failed(step)
+        except BaseException as error:
+            steps.failed(step, error)
             raise
         else:
             return await steps.keep(step, value, run, attempts=tries.attempt, began=began)
@@ -174,8 +175,8 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
                     except Exception as error:  # noqa: BLE001  (the policy of the step decides)
                         pause = tries.pause_after(error)
                     self._in_loop(asyncio.sleep(pause))
-            except BaseException:
-                steps.failed(step)
+            except BaseException as error:
+                steps.failed(step, error)
                 raise
             return self._in_loop(steps.keep(step, value, run, attempts=tries.attempt, began=began))
         finally:
@@ -271,6 +272,8 @@ class Handler:
         self.batch = batch_options(batch, within)
         """The size of its batches, and how long they wait; None if the handler gets one event at a time."""
         self.item_type = Event if self.batch is None else item_type(function, signature.hints[0])
+        self.has_held_children = False
+        """Whether a warning has said that it waits for an event while events that it emitted are not stored."""
         self.takes_context = signature.takes_context and self.batch is None
         self.call = _caller(function, signature) if self.batch is None else _batch_caller(function, signature)
 

@@ -48,7 +48,6 @@ GRACE = 2.0
 AWAY_GRACE = 0.5
 """Seconds that a shutdown waits for a store that has not replied to it before."""
 
-
 LAST_LEASE = "no attempt is left: the last one ended when the lease of its worker expired"
 
 
@@ -131,14 +130,12 @@ class OfferRunner:
             return HandlerSettlement(granted, failed_result(mine.handler_id, ResultStatus.TRANSIENT, error, None))
         ((_, outcome, result),) = attempt.calls
         if outcome.is_suspended:
-            delay = outcome.retry_after or 0.0
             events = [kept for kept in outcome.kept if kept.status is ResultStatus.WAITING]
-            for kept in (kept for kept in outcome.kept if kept not in events):
-                await progress.keep(kept, [])
+            await asyncio.gather(*(progress.keep(kept, []) for kept in outcome.kept if kept not in events))
             if events:
                 # The event that the handler waits for makes its own event due. Then the handler is offered again.
-                return HandlerSettlement(granted, sleeping_result(mine.handler_id, delay, events))
-            return HandlerSettlement(granted, None, delay)
+                return HandlerSettlement(granted, sleeping_result(mine.handler_id, outcome.left, events))
+            return HandlerSettlement(granted, None, outcome.left)
         if outcome.status is not ResultStatus.SUCCEEDED:
             retry = min(waits(event, attempt.calls, fatal=False), default=None)
             failed = failed_result(mine.handler_id, outcome.status, outcome.error or "", retry, outcome.value)

@@ -31,6 +31,7 @@ from durabus.model.wait import MAX_WAITS, NOT_MET, EventWait, Scalar, key_of, me
 from durabus.worker.children.emissions import RUN, EmittingCall
 from durabus.worker.fingerprints import fingerprint as fingerprint_of
 from durabus.worker.progress import EventProgress
+from durabus.worker.suspensions import Suspensions
 
 logger = logging.getLogger("durabus.worker")
 
@@ -41,6 +42,7 @@ LONGEST_WAIT = MAX_SECONDS / 4
 SEPARATOR = " > "
 """Stands between the id of a handler and the name of its step. Neither may contain it."""
 SLEEP = "sleep"
+SLEEP_UNTIL = "sleep_until"
 WAIT_FOR = "wait_for"
 VERBS = (SLEEP, WAIT_FOR)
 """Names of steps that belong to verbs of the context."""
@@ -49,9 +51,10 @@ Retry = RetryPolicy | Mapping[str, Any] | None
 
 
 class StepError(UnrecoverableError):
-    """A step cannot be kept: its value is not JSON or too large, or the handler has too many steps.
+    """A step cannot be kept: its value is not JSON or too large, it sleeps, or the handler has too many steps.
 
-    The step has run. A retry would run it again with the same end, so the event ends.
+    The step has run. A retry would run it again with the same end, so the event ends. The same holds for a handler that
+    swallows the exception of its own sleep or wait.
     """
 
 
@@ -96,8 +99,7 @@ class Steps:
         """
         self._slept: dict[str, str] = {}
         self._waited: dict[str, HandlerResult] = {}
-        self._waits = 0
-        """The number of waits that are not met."""
+        self.suspensions = Suspensions(self._now)
         for result in claim.results:
             if result.status in STEPS and result.value_json and result.handler_id.startswith(prefix):
                 key = result.handler_id.removeprefix(prefix)
@@ -153,10 +155,14 @@ class Steps:
 
     def refuse_late(self) -> None:
         """Raise ``LeaseLost`` if the attempt has ended. It waits for steps that run, and for what belongs to them."""
-        call = RUN.get()
-        is_in_step = call is not None and not call.is_over and call.name.startswith(self._prefix)
-        if self._progress.is_over or (self._call.is_over and not is_in_step):
+        step = _step_around(self._prefix)
+        if self._progress.is_over or (self._call.is_over and (step is None or step.is_over)):
             raise self._call.ended()
+
+    def _refuse_in_step(self, verb: str) -> None:
+        step = _step_around(self._prefix)
+        if step is not None:
+            raise _not_in_step(f"ctx.{verb}", step.name.removeprefix(self._prefix))
 
     def _refuse_lost(self) -> None:
         self.refuse_late()
@@ -165,9 +171,19 @@ class Steps:
         if self._progress.parent is not None and self._progress.parent.lost:
             raise LeaseLost(self._claim.event.event_id, "the event was cancelled, or another claim may hold it")
 
-    def failed(self, step: BegunStep) -> None:
-        """Note that a step raised. If the handler begins it again with equal arguments, it has the same key."""
+    def failed(self, step: BegunStep, error: BaseException) -> None:
+        """Note that a step raised. If the handler begins it again with equal arguments, it has the same key.
+
+        Raises ``StepError`` if the function snoozed.
+        """
         self._failed.setdefault((step.name, step.fingerprint), []).append(step.key)
+        if holds(error, Suspended):
+            raise _not_in_step("Snooze", step.key) from error
+
+    @property
+    def held(self) -> int:
+        """The number of events that the handler has emitted outside of steps and that are not stored."""
+        return len(self._call.held or ())
 
     def run(self, step: BegunStep) -> EmittingCall:
         """Return what holds the events that a try of the step emits."""
@@ -185,24 +201,23 @@ class Steps:
         await self._progress.keep(self._result(step.key, text, attempts, milliseconds), children)
         return _MEMO.decode(text).value
 
-    async def sleep(self, delay: float) -> None:
+    async def sleep(self, delay: float, verb: str = SLEEP) -> None:
         """Give slot and claim back, and go on when ``delay`` seconds have passed by the clock of the store."""
         self._refuse_lost()
+        self._refuse_in_step(verb)
         key, now = self._next_key(SLEEP), self._now()
         self._use(key)
         kept = self._slept.get(key)
-        if kept is not None:
-            left = float(decode_payload(kept)) - now
-            if left > 0:
-                raise Suspended(left)
-        elif delay > 0:
-            raise Suspended(delay, (self._result(key, encode_payload(now + delay), 1, None),))
+        end = now + delay if kept is None else float(decode_payload(kept))
+        if end > now:
+            result = self._result(key, encode_payload(end), 1, None) if kept is None else None
+            raise self.suspensions.begin(verb, end, result)
 
     async def sleep_until(self, instant: datetime) -> None:
         """Sleep until an instant, which must have a time zone. An instant in the past does not sleep."""
         if not isinstance(instant, datetime) or instant.tzinfo is None:
             raise ConfigurationError(f"sleep_until({instant!r}): must be a datetime with a time zone, such as UTC")
-        await self.sleep(seconds(max(instant.timestamp() - self._now(), 0.0), "sleep_until"))
+        await self.sleep(seconds(max(instant.timestamp() - self._now(), 0.0), SLEEP_UNTIL), SLEEP_UNTIL)
 
     async def wait_for(
         self,
@@ -213,6 +228,7 @@ class Steps:
         """Return the first matching event, or None after the timeout. Gives slot and claim back until then."""
         self._progress.require("waits", "ctx.wait_for")
         self._refuse_lost()
+        self._refuse_in_step(WAIT_FOR)
         bus, now = self._claim.event.bus, self._now()
         wait = new_wait(bus, event_type, where, None if timeout is None else now + timeout)
         key = self._key_of_wait(wait)
@@ -230,14 +246,22 @@ class Steps:
             if wait.until is not None and (self._claim.event.picked_ts or 0.0) >= wait.until:
                 await self._progress.keep(self._result(key, NOT_MET, 1, None), [])
                 return None
-        self._waits += 1
-        if self._waits > MAX_WAITS:
+        if self.suspensions.count(WAIT_FOR) >= MAX_WAITS:
             raise StepError(
                 f"handler {self._prefix.removesuffix(SEPARATOR)} waits for more than {MAX_WAITS} events at once: "
                 "emit child events that wait"
             )
-        left = LONGEST_WAIT if wait.until is None else max(wait.until - now, 0.0)
-        raise Suspended(left, (waiting(self._prefix + key, wait),))
+        end = now + LONGEST_WAIT if wait.until is None else wait.until
+        raise self.suspensions.begin(WAIT_FOR, end, waiting(self._prefix + key, wait))
+
+    def swallowed(self) -> StepError:
+        """Return the error of a handler that returns although a sleep or wait of its attempt is not over."""
+        return StepError(
+            f"handler {self._prefix.removesuffix(SEPARATOR)} returned before the end of its "
+            f"{self.suspensions.verbs}: it swallowed the exception that ends the attempt there. Let the exception "
+            "pass: do not catch BaseException (a bare except does), do not use return_exceptions=True, and await each "
+            "task that sleeps or waits"
+        )
 
     def _report_change(self, key: str) -> None:
         logger.warning(
@@ -279,8 +303,8 @@ class Steps:
         self._used.add(key)
         if len(self._used) > MAX_STEPS:
             raise StepError(
-                f"handler {self._prefix.removesuffix(SEPARATOR)} has more than {MAX_STEPS:,} steps in one attempt: "
-                "emit child events for the rest of the work"
+                f"handler {self._prefix.removesuffix(SEPARATOR)} has more than {MAX_STEPS:,} steps, sleeps and waits "
+                "in one attempt: emit child events for the rest of the work"
             )
 
     def _now(self) -> float:
@@ -309,7 +333,7 @@ class Tries:
     def pause_after(self, error: Exception) -> float:
         """Return the seconds before the next try. Raises the error if there is none."""
         policy = self._policy
-        if isinstance(error, UnrecoverableError) or policy is None:
+        if isinstance(error, UnrecoverableError) or holds(error, StepError) or policy is None:
             raise error
         if policy.max_attempts is not None and self.attempt >= policy.max_attempts:
             raise error
@@ -328,6 +352,26 @@ class Tries:
             if not scope.expired():
                 raise
             raise TimeoutError(f"step {self._key!r} took longer than {self.limit:g} s") from error
+
+
+def _step_around(prefix: str) -> EmittingCall | None:
+    """Return the step whose function calls this, if its name begins with ``prefix``; None outside of such steps."""
+    call = RUN.get()
+    return call if call is not None and call.name.startswith(prefix) else None
+
+
+def holds(raised: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error is of this kind, or comes from a task group and has one of this kind in it."""
+    if isinstance(raised, BaseExceptionGroup):
+        return raised.subgroup(kind) is not None
+    return isinstance(raised, kind)
+
+
+def _not_in_step(what: str, key: str) -> StepError:
+    return StepError(
+        f"{what} in the function of step {key!r}: after the pause the function would run again from its beginning. "
+        f"A step runs to its end: put {what} between two steps of the handler"
+    )
 
 
 def _is_of(result: HandlerResult, wait: EventWait) -> bool:

@@ -106,11 +106,10 @@ class Worker:
         wake = self._wake.set
         self._calls_at_once = 2 if halves and self._serial is None else 1
         self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
-        self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
+        self._outage = outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         self._noticing_silence = self._outage.noticing_silence if _may_be_silent(store) else nullcontext
-        self._poller = Poller(
-            store, bus, poll_interval=options.poll_interval, wake=wake, nodes=missing.nodes, outage=self._outage
-        )
+        interval, nodes = options.poll_interval, missing.nodes
+        self._poller = Poller(store, bus, poll_interval=interval, wake=wake, nodes=nodes, outage=outage)
         self._watch, self._keeper = ProcessWatch.of(store, options.takeover), (keeper := Keeper(store))
         self._slots = Slots(
             dispatcher,
@@ -124,12 +123,9 @@ class Worker:
             strict=options.results is ResultMode.STRICT,
         )
         self._sharing = SharedEvents(store, bus, dispatcher, self._slots, options, keeper, self._watch, self._outage)
-        self._claims = ClaimTable(
-            bus, dispatcher, self._completer, self._slots, lease=lease, metrics=self.metrics, wake=wake
-        )
-        self.children = ChildRunner(
-            store, dispatcher, self._slots, self._claims, request=self._request, nudge=self.nudge
-        )
+        metrics, completer = self.metrics, self._completer
+        self._claims = ClaimTable(bus, dispatcher, completer, self._slots, lease=lease, metrics=metrics, wake=wake)
+        self.children = ChildRunner(store, dispatcher, self._slots, self._claims, self._request, nudge=self.nudge)
         self._awaited = AwaitedRuns(self.children, store, bus, lease=lease, lock=self._slots.lock)
         self._without_lock = WithoutLock(store, missing, self._claims, self._poller, self.children, wake=wake)
         self._heartbeat = Heartbeat(

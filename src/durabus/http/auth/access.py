@@ -21,8 +21,10 @@ from durabus.http.problems import Code, Problem
 from durabus.model.event import ORDERING_KEY, Event, NewEvent, ordering_key_of
 from durabus.model.limits import MAX_NAME_CHARS
 from durabus.model.payload import decode_payload, encode_payload
+from durabus.model.result import HandlerResult
 from durabus.schedules.schedule import SCHEDULE
 from durabus.store.contract import EventStore
+from durabus.views.steps import without_foreign_events
 
 SCOPE_DIGITS = 24
 KEY_PREFIX = re.compile(rf"^@[0-9a-f]{{{SCOPE_DIGITS}}}@")
@@ -171,6 +173,15 @@ def shown(principal: Principal, event: Event) -> Event:
 def scoped_name(principal: Principal, name: str) -> str:
     """The name of a schedule as the server stores it."""
     return _scoped_key(principal, name, "name") if principal.tags else name
+
+
+def shown_results(principal: Principal, bus: str, results: Sequence[HandlerResult]) -> Sequence[HandlerResult]:
+    """The results of an event on this bus, without events that met a wait and that the sender may not see."""
+    if not principal.limited:
+        return results
+    return without_foreign_events(
+        bus, results, lambda event: shown(principal, event) if principal.sees(event) else None
+    )
 
 
 def scoped_id(principal: Principal, bus: str, event_id: str) -> str:

@@ -17,7 +17,7 @@ from litestar.response import Stream
 from durabus.errors import EventNotFound
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.asgi import AnyRequest
-from durabus.http.auth.access import Principal, Scope, shown
+from durabus.http.auth.access import Principal, Scope, shown, shown_results
 from durabus.http.dashboard.rendering import (
     Page,
     action_route,
@@ -183,7 +183,7 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
         earlier=max(len(attempts) - MAX_ATTEMPTS_SHOWN, 0),
         trail=trail[-MAX_TRAIL:],
         older=max(len(trail) - MAX_TRAIL, 0),
-        handlers=handlers_of(details.last_results),
+        handlers=handlers_of(shown_results(principal, found.bus, details.last_results)),
         most_steps=MAX_STEPS_SHOWN,
         children=[child for child in family.children if principal.sees(child)],
         parent=family.parent if family.parent is not None and principal.sees(family.parent) else None,

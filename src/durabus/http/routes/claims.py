@@ -10,7 +10,7 @@ from litestar import post
 from durabus.errors import LeaseLost
 from durabus.http.api import Api, api_of, listens, principal_of, still_allowed
 from durabus.http.asgi import AnyRequest
-from durabus.http.auth.access import Principal, Scope, scoped_token, shown
+from durabus.http.auth.access import Principal, Scope, scoped_token, shown, shown_results
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Code, Problem, decoded
 from durabus.http.schema.claims import (
@@ -151,7 +151,14 @@ def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
         raise Problem(
             409, "this claim token belongs to another sender: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
         )
-    return [msgspec.structs.replace(claim, event=shown(principal, claim.event)) for claim in claims]
+    return [
+        msgspec.structs.replace(
+            claim,
+            event=shown(principal, claim.event),
+            results=tuple(shown_results(principal, claim.event.bus, claim.results)),
+        )
+        for claim in claims
+    ]
 
 
 ROUTES = [create_claims, settle_claims, renew_claims, start_claims]

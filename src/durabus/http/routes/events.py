@@ -11,10 +11,10 @@ from durabus.errors import InvalidPayloadError
 from durabus.http import worker_actions
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.asgi import AnyRequest
-from durabus.http.auth.access import Principal, Scope, scoped, shown, with_parents
+from durabus.http.auth.access import Principal, Scope, scoped, shown, shown_results, with_parents
 from durabus.http.openapi import MAX_OFFSET, MAX_PAGE, DocumentedResponse, PathId, QueryBus, QueryTags, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
-from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
+from durabus.http.schema.claims import CancelledEventsDocument, NewEventsDocument, WholeEventsDocument, whole_event
 from durabus.http.schema.events import (
     CompletedDocument,
     CompleteDocument,
@@ -44,7 +44,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.limits import MAX_NAME_CHARS
 from durabus.model.payload import decode_payload
 from durabus.model.query import EventQuery
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import LIVE, EventStatus
 from durabus.views.events import list_events, read_event_details
 from durabus.views.steps import HandlerShown, StepShown, handlers_of
 from durabus.worker.cancelling import cancel_events
@@ -232,13 +232,23 @@ async def cancel_event(
     request: AnyRequest,
     id: PathId,  # noqa: A002
     reason: QueryReason,
-    children: Annotated[bool, QueryParameter(description="Also cancel its live descendants.")] = False,  # noqa: FBT002
-) -> WholeEventsDocument:
+    children: Annotated[  # noqa: FBT002
+        bool, QueryParameter(description="Also cancel its live descendants that this token may see.")
+    ] = False,
+) -> CancelledEventsDocument:
     """Cancel a PENDING or PROCESSING event. Returns the cancelled events, parents first. Safe to repeat."""
-    api, principal = api_of(request), principal_of(request)
+    api, principal, others_left = api_of(request), principal_of(request), False
+
+    def sees(child: Event) -> bool:
+        nonlocal others_left
+        is_seen = principal.sees(child)
+        others_left = others_left or (not is_seen and child.status in LIVE)
+        return is_seen
+
     await api.event(id, principal)
-    cancelled = await cancel_events(api.store, id, reason=reason, children=children, sees=principal.sees)
-    return WholeEventsDocument(events=[whole_event(shown(principal, event)) for event in cancelled])
+    cancelled = await cancel_events(api.store, id, reason=reason, children=children, sees=sees)
+    events = [whole_event(shown(principal, event)) for event in cancelled]
+    return CancelledEventsDocument(events=events, others_left=others_left)
 
 
 @get("/events/{id:int}", opt=described(Scope.READ, NOT_FOUND))
@@ -251,11 +261,12 @@ async def get_event(
     ] = False,
 ) -> EventWithLogsDocument:
     """The current state of one event."""
-    api = api_of(request)
-    event = await api.event(id, principal_of(request))
+    api, principal = api_of(request), principal_of(request)
+    event = await api.event(id, principal)
     entries = await api.store.read_event_log(event.id) if include_logs else None
     details = await read_event_details(api.store, event.id) if include_results else None
-    handlers = None if details is None else [_handler_document(one) for one in handlers_of(details.last_results)]
+    results = () if details is None else shown_results(principal, event.bus, details.last_results)
+    handlers = None if details is None else [_handler_document(one) for one in handlers_of(results)]
     return event_with_logs(event, api.settings.max_retries, entries, handlers)
 
 
@@ -281,6 +292,7 @@ def _step_document(step: StepShown) -> StepDocument:
         execution_time_ms=step.milliseconds,
         value=decode_payload(text) if len(text) <= MAX_STEP_CHARS else None,
         value_chars=len(text) if len(text) > MAX_STEP_CHARS else None,
+        hidden=step.hidden,
         sleeps_until=None if step.until_ts is None or step.waits_for is not None else iso(step.until_ts),
         waits_for=step.waits_for,
         waits_until=None if step.until_ts is None or step.waits_for is None else iso(step.until_ts),

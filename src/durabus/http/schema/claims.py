@@ -84,6 +84,12 @@ class WholeEventsDocument(msgspec.Struct, kw_only=True):
     events: list[WholeEventDocument]
 
 
+class CancelledEventsDocument(WholeEventsDocument, kw_only=True, omit_defaults=True):
+    """The cancelled events, parents first. ``others_left``: this token may not see some live descendants."""
+
+    others_left: bool = False
+
+
 class ClaimRequestDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A request for up to ``limit`` events. With your own ``token`` you can repeat it after a lost response."""
 

@@ -125,6 +125,8 @@ class StepDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     value: Any = None
     """What the step returned, if that has at most 4,096 characters as JSON; ``value_chars`` is its length."""
     value_chars: int | None = None
+    hidden: bool = False
+    """Whether the wait was met by an event that this token may not see: then there is no ``value``."""
     sleeps_until: str | None = None
     waits_for: str | None = None
     """The event that the handler waits for, such as ``payment.settled where order_id=7``, while it has not come."""

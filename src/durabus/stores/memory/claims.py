@@ -9,7 +9,18 @@ from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, LeaseLost
 from durabus.lifecycle.handlers import claim_lock, renew_lock, void_handlers_under
-from durabus.lifecycle.state import Applied, EventCommand, Grant, LockState, Refused, Renew, Reset, Revoke, Start
+from durabus.lifecycle.state import (
+    Applied,
+    EventCommand,
+    EventState,
+    Grant,
+    LockState,
+    Refused,
+    Renew,
+    Reset,
+    Revoke,
+    Start,
+)
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
@@ -90,13 +101,22 @@ class MemoryClaims(MemoryPublishing):
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
         with self._lock:
             self._check_open()
-            now, state = self._clock.now(), self._known(ref)
-            applied = transition(state, Revoke(stored_text(reason)), now)
-            if isinstance(applied, Refused):
-                return state.event
-            self._apply(state, applied, now)
-            self._free_handler_locks(state, applied.state)
-            return applied.state.event
+            return self._revoke(self._known(ref), Revoke(stored_text(reason)), self._clock.now())
+
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        with self._lock:
+            self._check_open()
+            now, revoke = self._clock.now(), Revoke(stored_text(reason))
+            found = (self._state(ref) for ref in refs)
+            return [None if state is None else self._revoke(state, revoke, now) for state in found]
+
+    def _revoke(self, state: EventState, revoke: Revoke, now: float) -> Event:
+        applied = transition(state, revoke, now)
+        if isinstance(applied, Refused):
+            return state.event
+        self._apply(state, applied, now)
+        self._free_handler_locks(state, applied.state)
+        return applied.state.event
 
     def _current_claim(self, id_: int) -> ClaimRef | None:
         state = self._states.get(id_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,7 +14,7 @@ from durabus.lifecycle.handlers import ended_handler_claims, release_lock, void_
 from durabus.lifecycle.state import Applied, EventState, Expire, LockState, Refused
 from durabus.lifecycle.transition import children_ended, publish, transition
 from durabus.model.claim import MARK, LockClaim, handler_lock_key, incarnation_of
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import Event, NewEvent, may_be_unread
 from durabus.model.handler import BusInfo, HandlerInfo
 from durabus.model.settlement import Keep, Release, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus
@@ -150,14 +150,15 @@ class MemoryCore:
         """Wake the workers that wait for the bus. They plan for an event that is due later; one that is due now may be
         claimed in this turn of the event loop.
         """
+
+        def is_ready() -> bool:
+            with self._lock:
+                return queue.next_instant() == 0.0
+
         if event.due_ts > now:
             self._waiting.wake(event.bus)
         else:
-            self._waiting.wake_after_turn(event.bus, lambda: self._is_ready(queue))
-
-    def _is_ready(self, queue: BusQueue) -> bool:
-        with self._lock:
-            return queue.next_instant() == 0.0
+            self._waiting.wake_after_turn(event.bus, is_ready)
 
     def _ended(self, event: Event) -> None:
         self._waits.forget(event.id)
@@ -259,21 +260,21 @@ class MemoryCore:
         queue.cancelled.discard(event.id)
         self._dead.pop(event.id, None)
 
-    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None, node: str | None = None) -> int:
         excess = self._archived(sorted(queue.history)[: max(len(queue.history) - keep, 0)])[:limit]
+        if node is not None:
+            states, now = self._states, self._clock.now()
+            excess = list(takewhile(lambda id_: not may_be_unread(states[id_].event, node, now), excess))
         self._forget_history(queue, excess)
         return len(excess)
 
     def _archived(self, ids: list[int]) -> list[int]:
         """Return those of these events that have no entry after the position of an archive."""
-        archives = self._archives()
+        archives = archives_in(self._positions)
         if not archives:
             return ids
         unread = self._log.after(min(map(self._log.number, archives.values())))
         return [id_ for id_ in ids if id_ not in unread]
-
-    def _archives(self) -> dict[str, str]:
-        return {name: position for name, position in self._positions.items() if name.startswith(ARCHIVE)}
 
     def _forget_history(self, queue: BusQueue, ids: Sequence[int]) -> None:
         """Delete events of the history, which are nowhere else, and their log entries."""
@@ -333,6 +334,11 @@ class MemoryPublishing(MemoryCore):
         for one in parents:
             if isinstance(one, Release) and one.until_children:
                 self._wake_parent(self._states[one.ref.id].event.event_id)
+
+
+def archives_in(positions: Mapping[str, str]) -> dict[str, str]:
+    """Return the positions of the lakes that follow the store."""
+    return {name: position for name, position in positions.items() if name.startswith(ARCHIVE)}
 
 
 def lock_claim(lock: LockState, token: str) -> LockClaim:

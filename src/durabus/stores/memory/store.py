@@ -19,7 +19,7 @@ from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.log import ARCHIVE, START
 from durabus.stores.memory.claims import MemoryClaims
-from durabus.stores.memory.core import MemoryCore, MemoryPublishing
+from durabus.stores.memory.core import MemoryCore, MemoryPublishing, archives_in
 from durabus.stores.memory.registrations import MemoryProcesses, MemoryRegistrations
 from durabus.stores.memory.results import MemoryResults
 from durabus.stores.wakeups import ENDS
@@ -61,10 +61,10 @@ class MemoryEvents(MemoryPublishing):
     async def find(self, query: EventQuery) -> EventPage:
         with self._lock:
             self._check_open()
-            found: list[Event] = []
+            found, parents = list[Event](), frozenset(query.parent_ids)
             for id_ in self._newest_first(query):
                 event = self._states[id_].event
-                if _meets(event, query):
+                if _meets(event, query, parents):
                     found.append(event)
                     if len(found) > query.limit:
                         return EventPage(events=found[:-1], next_before_id=found[-2].id)
@@ -86,10 +86,10 @@ class MemoryEvents(MemoryPublishing):
             self._forget_history(self._bus_queue(bus), going)
             return len(going)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
         with self._lock:
             self._check_open()
-            return self._forget_excess(self._bus_queue(bus), keep, limit)
+            return self._forget_excess(self._bus_queue(bus), keep, limit, node)
 
     async def counts(self, bus: str | None = None) -> Counts:
         with self._lock:
@@ -110,13 +110,13 @@ class MemoryEvents(MemoryPublishing):
             )
 
 
-def _meets(event: Event, query: EventQuery) -> bool:
+def _meets(event: Event, query: EventQuery, parents: frozenset[str]) -> bool:
     return (
         (query.bus is None or event.bus == query.bus)
         and (not query.statuses or event.status in query.statuses)
         and (query.type is None or matches(query.type, event.type))
         and (not query.tags or not set(query.tags).isdisjoint(event.tags))
-        and (query.parent_id is None or event.parent_id == query.parent_id)
+        and (not query.parent_ids or event.parent_id in parents)
         and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
         and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
         and (query.before_id is None or event.id < query.before_id)
@@ -144,7 +144,7 @@ class MemoryLogVerbs(MemoryCore):
         with self._lock:
             self._check_open()
             before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
-            archives = (position for name, position in self._archives().items() if name != ignoring)
+            archives = (position for name, position in archives_in(self._positions).items() if name != ignoring)
             until = min((until, *archives), key=self._log.number)
             ended: dict[int, str] = {}
             unknown: dict[int, None] = {}
@@ -205,7 +205,7 @@ class MemoryLogVerbs(MemoryCore):
     async def read_archives(self) -> LogArchives:
         with self._lock:
             self._check_open()
-            return LogArchives(positions=self._archives(), trimmed=self._log.is_trimmed)
+            return LogArchives(positions=archives_in(self._positions), trimmed=self._log.is_trimmed)
 
 
 class MemoryDeadLetters(MemoryCore):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from durabus.clock import Clock, monotonic
-from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
+from durabus.errors import ConfigurationError, LeaseLost
 from durabus.lifecycle.state import NOT_YOURS, Applied, Refused, Reset, Revoke, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
@@ -27,7 +27,7 @@ from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore, in_transaction_of
 from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.postgresql.locks import void_lock
-from durabus.stores.postgresql.publishing import get_events, id_of
+from durabus.stores.postgresql.publishing import get_events, ids_of
 from durabus.stores.postgresql.settlements import (
     NOT_PLAIN,
     Changes,
@@ -41,7 +41,7 @@ from durabus.stores.postgresql.settlements import (
     settle_in_stretches,
 )
 from durabus.stores.postgresql.waits import check_waits
-from durabus.stores.sql.changes import NO_EVENT, completed
+from durabus.stores.sql.changes import NO_EVENT, completed, found_event
 from durabus.stores.sql.rows import Row, claimed_event, entry_of, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
@@ -267,10 +267,15 @@ class PostgreSQLClaims(PostgreSQLCore):
         return await self._write(take)
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda session: _take_away(session, ref, Reset(stored_text(reason))))
+        return found_event(
+            ref, await self._write(lambda session: _take_away(session, [ref], Reset(stored_text(reason))))
+        )
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda session: _take_away(session, ref, Revoke(stored_text(reason))))
+        return found_event(ref, await self.cancel_events([ref], reason=reason))
+
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        return await self._write(lambda session: _take_away(session, refs, Revoke(stored_text(reason))))
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
         """Settle and claim in one statement if all settlements are plain. Else the lifecycle settles first."""
@@ -372,18 +377,24 @@ async def _renew(session: PostgreSQLSession, refs: Sequence[ClaimRef], lease: fl
     return answer
 
 
-async def _take_away(session: PostgreSQLSession, ref: EventRef, command: Reset | Revoke) -> Event:
-    """Reset or cancel an event. An event that the command does not apply to is returned unchanged."""
-    id_ = await id_of(session, ref)
-    stored = (await load(session, [id_])).get(id_) if id_ is not None else None
-    event = stored.state.event if stored is not None else (await get_events(session, [id_ or 0])).get(id_ or 0)
-    if event is None:
-        raise EventNotFound(ref)
-    applied = None if stored is None else transition(stored.state, command, await session.now())
-    if stored is None or not isinstance(applied, Applied):
-        return event
-    changes = Changes()
-    after = changes.apply(stored, applied)
-    changes.free_handler_locks(stored.state, applied.state)
+async def _take_away(
+    session: PostgreSQLSession, refs: Sequence[EventRef], command: Reset | Revoke
+) -> list[Event | None]:
+    """Reset or cancel events. An event that the command does not apply to is returned unchanged."""
+    named = await ids_of(session, [ref for ref in refs if isinstance(ref, str)])
+    ids = [ref if isinstance(ref, int) else named.get(ref, 0) for ref in refs]
+    states, now, changes = await load(session, ids), await session.now(), Changes()
+    parents: set[str | None] = set()
+    for id_ in [id_ for id_ in dict.fromkeys(ids) if id_ in states]:
+        if states[id_].state.event.event_id in parents:  # it may be due now, because its last child has ended
+            await changes.write(session)
+            states, changes, parents = states | await load(session, [id_]), Changes(), set()
+        before = states[id_].state
+        applied = transition(before, command, now)
+        if isinstance(applied, Applied):
+            states[id_] = changes.apply(states[id_], applied)
+            changes.free_handler_locks(before, applied.state)
+            parents.add(before.event.parent_id)
     await changes.write(session)
-    return after.state.event
+    found = await get_events(session, [id_ for id_ in ids if id_ not in states])
+    return [states[id_].state.event if id_ in states else found.get(id_) for id_ in ids]

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
@@ -33,7 +33,8 @@ _CONDITIONS = {
     "statuses": "status = ANY ({}::text[])",
     "type": "type = {}",
     "like": "type LIKE {}",
-    "parent_id": "parent_id = {}::text::uuid",
+    # ARRAY(SELECT …) is computed once; a cast of the list would be computed for each row.
+    "parent_ids": "parent_id = ANY (ARRAY(SELECT unnest({}::text[])::uuid))",
     "created_from": "created_at >= to_timestamp({})",
     "created_until": "created_at <= to_timestamp({})",
 }
@@ -84,7 +85,7 @@ def _conditions(query: EventQuery, tags: str, before: int, limit: int) -> tuple[
         "statuses": [status.value for status in query.statuses] or None,
         "type": None if globbed else query.type,
         "like": _like(query.type) if query.type is not None and globbed and query.type != ANY else None,
-        "parent_id": query.parent_id,
+        "parent_ids": list(query.parent_ids) or None,
         "created_from": query.created_from_ts,
         "created_until": query.created_until_ts,
     }
@@ -196,13 +197,14 @@ class PostgreSQLEvents(PostgreSQLCore):
         rows = await self._ask("old_completed", bus, self._clock_argument(), older_than, max(limit, 0))
         return await self._trim([row[0] for row in rows])
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
         """Trim a few events of several buses in one statement. A bus with more of them goes on alone."""
         most = max(min(limit, TRIM_TOGETHER), 0)
-        trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
+        asked = (bus, max(keep, 0), most, node)
+        trimmed = gone = await self._together("cleanup_excess_events", asked, self._trim_excess)
         while gone >= most and trimmed < limit:
             most = min(limit - trimmed, AT_ONCE)
-            (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
+            (gone,) = await self._trim_excess([(bus, max(keep, 0), most, node)])
             trimmed += gone
         return trimmed
 
@@ -217,10 +219,11 @@ class PostgreSQLEvents(PostgreSQLCore):
             cancelled=int(row[5]),
         )
 
-    async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
-        rows = await self._plain_session().all("trim_excess", *columns(calls))
+    async def _trim_excess(self, calls: Sequence[tuple[str, int, int, str | None]]) -> list[int]:
+        session = self._plain_session()
+        rows = await session.all("trim_excess", *columns(calls), session.clock, UNREAD_FOR, ADDRESSED)
         gone: dict[str, int] = {row[0]: row[1] for row in rows}
-        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two calls for one bus, the first gets the number
+        return [gone.pop(bus, 0) for bus, _, _, _ in calls]  # of two calls for one bus, the first gets the number
 
     async def _trim(self, ids: Sequence[int]) -> int:
         """Trim events that were found without locks: an event of the history stays as it is until it is deleted."""

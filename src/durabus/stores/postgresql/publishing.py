@@ -99,8 +99,6 @@ async def _add_one(session: PostgreSQLSession, new: NewEvent) -> Event | None:
     if row is None:
         return None
     session.woken.add(new.bus)
-    if row[3]:
-        await session.all("meet_waits", [row[1]])
     return _answer([new], row[0], [row[1]], dues=[row[2]], known=None, stood_in={})[0]
 
 

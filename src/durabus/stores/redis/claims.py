@@ -20,7 +20,7 @@ from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.processes import EndedProcesses
 from durabus.stores.redis.core import RedisCore
-from durabus.stores.redis.events import children_to, known_ref
+from durabus.stores.redis.events import children_to, known_events, known_ref
 from durabus.stores.redis.log import LogRecords
 from durabus.stores.redis.records import REASONS, event_of, events_of, given, result_to, results_of
 
@@ -124,16 +124,23 @@ class RedisClaims(RedisCore):
         return taken
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return _taken_away(ref, await self._call("reset_event", known_ref(ref), stored_text(reason)))
+        records = await self._call("reset_event", known_ref(ref), stored_text(reason))
+        if not records:
+            raise EventNotFound(ref)
+        return event_of(*records)
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        return _taken_away(ref, await self._call("cancel_event", known_ref(ref), stored_text(reason)))
+        (event,) = await self.cancel_events([ref], reason=reason)
+        if event is None:
+            raise EventNotFound(ref)
+        return event
 
-
-def _taken_away(ref: EventRef, records: list[bytes]) -> Event:
-    if not records:
-        raise EventNotFound(ref)
-    return event_of(*records)
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        if not refs:
+            self._check_open()
+            return []
+        asked = [known_ref(ref) for ref in refs]
+        return known_events(await self._call("cancel_events", stored_text(reason), asked))
 
 
 class RedisProcesses(RedisCore):
@@ -171,7 +178,7 @@ def _asked(request: ClaimRequest) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _claims(token: str, records: list[bytes]) -> list[Claim]:
+def _claims(token: str, records: list[Any]) -> list[Claim]:
     revision = records[0].decode()
     return [
         Claim(event_of(state, data), token, results_of(results), revision)

@@ -8,7 +8,7 @@ import msgspec
 
 from durabus.errors import InvalidPayloadError
 from durabus.lifecycle.transition import publish
-from durabus.model.event import Event, NewEvent, ordering_key_of
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent, ordering_key_of
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
 from durabus.store.features import require
@@ -66,9 +66,7 @@ class RedisEvents(RedisCore):
         if not refs:
             self._check_open()
             return []
-        known, *records = await self._call("get_events", *(known_ref(ref) for ref in refs))
-        events = iter(events_of(records))
-        return [next(events) if one else None for one in _known(known)]
+        return known_events(await self._call("get_events", *(known_ref(ref) for ref in refs)))
 
     async def has_event(self, ref: EventRef) -> bool:
         return await self.get_event(ref) is not None
@@ -91,7 +89,7 @@ class RedisEvents(RedisCore):
                 [status.value for status in query.statuses],
                 query.type,
                 query.tags,
-                query.parent_id,
+                query.parent_ids,
                 query.created_from_ts,
                 query.created_until_ts,
                 before,
@@ -108,8 +106,8 @@ class RedisEvents(RedisCore):
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         return await self._forget("trim_event_history", bus, older_than, limit)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._forget("cleanup_excess_events", bus, keep, limit)
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        return await self._forget("cleanup_excess_events", bus, keep, limit, node or False, UNREAD_FOR, ADDRESSED)
 
     async def counts(self, bus: str | None = None) -> Counts:
         pending, processing, completed, with_errors, failed, cancelled = await self._call("counts", bus)
@@ -122,18 +120,25 @@ class RedisEvents(RedisCore):
             cancelled=cancelled,
         )
 
-    async def _forget(self, verb: str, bus: str, bound: float, limit: int) -> int:
+    async def _forget(self, verb: str, bus: str, bound: float, limit: int, *unread: str | float | bool) -> int:
         self._check_open()
         gone, after, left = 0, 0, 0
         while gone < limit:
             at_once = min(limit - gone, FORGET_AT_ONCE)
-            count, go_on, passed = await self._call(verb, bus, bound, at_once, after, left)
+            count, go_on, passed = await self._call(verb, bus, bound, at_once, after, left, *unread)
             gone += count
             if go_on:
                 after, left = int(go_on), left + passed
             elif count < at_once:
                 break
         return gone
+
+
+def known_events(answer: list[bytes]) -> list[Event | None]:
+    """Return the events of a reply that says first which of them are known."""
+    known, *records = answer
+    events = iter(events_of(records))
+    return [next(events) if one else None for one in _known(known)]
 
 
 def children_to(children: Sequence[NewEvent], blobs: list[bytes]) -> list[tuple[float, str | bool, int]]:

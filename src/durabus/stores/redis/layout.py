@@ -20,10 +20,12 @@
     events:data    id -> fields that do not change: creation time, what the publisher gave, and the payload at the end
     events:order   all ids;  events:by_bus   bus 0 id      for find and trim
     events:ids     event_id -> id;  events:idempotency_keys   bus 0 key -> id      publishing twice stores one event
-    event_results:data   id -> its handlers, if there are results;  event_results:done   ids for cleanup_results
+    event_results:data   id 0 place -> result of a handler or step;  id 1 handler id -> its place, from 1 upwards
+    event_results:done   ids for cleanup_results
     event_results:waits  bus, type, names of fields, values, id and result of each wait
-    event_results:offered   bus 0 handler id 0 expiry id: handlers that are offered or claimed;  1 token 0 id: claims
-                            2 lock 0 expiry id: claims that were made under the lock of a serial mode
+    event_results:offered   bus 0 handler id 0 expiry id: handlers that are offered or claimed
+                            1 token 0 handler id 0 id: claims
+                            2 lock 0 expiry id handler id: claims that were made under the lock of a serial mode
 
     event_log            a stream: position-0 -> id, transition. Written in the same step as the transition.
     event_log:blocks     block of 1,000 positions -> number of its entries, to count without reading
@@ -48,9 +50,7 @@ versions of durabus can use one server.
 
 from __future__ import annotations
 
-SCHEMA = "2"
-OLDER_SCHEMAS = ("1",)
-"""Older schemas have fewer keys and the same records. Opening such a store marks it as having the newer schema."""
+SCHEMA = "3"
 
 KEYS = {
     "META": "meta",

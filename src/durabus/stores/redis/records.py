@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -105,7 +106,6 @@ class LockRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 _state = msgspec.msgpack.Decoder(StateRecord).decode
 decode_said = msgspec.msgpack.Decoder(Said).decode
-_handlers = msgspec.msgpack.Decoder(tuple[HandlerRecord, ...]).decode
 decode_handler = msgspec.msgpack.Decoder(HandlerRecord).decode
 decode_lock = msgspec.msgpack.Decoder(LockRecord).decode
 
@@ -181,9 +181,9 @@ def events_of(records: list[bytes]) -> list[Event]:
     return [event_of(state, data) for state, data in zip(records[::2], records[1::2], strict=True)]
 
 
-def results_of(record: bytes) -> tuple[HandlerResult, ...]:
-    """Return the results of an event's handlers; an empty record has none."""
-    return tuple(handler.result() for handler in _handlers(record)) if record else ()
+def results_of(records: Sequence[bytes]) -> tuple[HandlerResult, ...]:
+    """Return the results of an event's handlers."""
+    return tuple(decode_handler(record).result() for record in records) if records else ()
 
 
 def result_to(result: HandlerResult) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The function library that is made of the Lua files, and the schema: installing, upgrading and verifying both."""
+"""The function library that is made of the Lua files, and the schema: installing and verifying both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from durabus.errors import SchemaError, StoreError
 from durabus.stores.redis.connection import RedisAddress, command
-from durabus.stores.redis.layout import KEYS, OLDER_SCHEMAS, SCHEMA, TYPES
+from durabus.stores.redis.layout import KEYS, SCHEMA, TYPES
 from durabus.stores.redis.pipelined_connection import PipelinedConnection
 
 _FOLDER = files(__package__) / "functions"
@@ -47,15 +47,10 @@ redis.call('HSET', KEYS[1], unpack(ARGV))
 return 1
 """
 """One step, because another process may be creating the store too. Returns 0 if keys of another program are there."""
-_UPGRADE = """
-if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS[1], 'schema', ARGV[2]) end
-"""
-"""Afterwards the store refuses processes of the older schema. Two processes may upgrade at the same time: neither
-lowers the schema."""
 
 
 async def install(connection: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
-    """Load the functions, and create ``meta`` if the store is new. Raises ``SchemaError`` for a newer schema."""
+    """Load the functions, and create ``meta`` if the store is new. Raises ``SchemaError`` for another schema."""
     meta = keys[0]
     found = await connection.call(command("HGET", meta, "schema"), patient=False)
     if found is None:
@@ -65,8 +60,6 @@ async def install(connection: PipelinedConnection, address: RedisAddress, keys: 
                 f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
                 "remove them, or name another prefix in the URL (?prefix=…)"
             )
-    elif _text(found) in OLDER_SCHEMAS:
-        await connection.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
     name, code = library()
     if not await connection.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
         await connection.call(command("FUNCTION", "LOAD", "REPLACE", code))
@@ -82,7 +75,7 @@ async def verify(connection: PipelinedConnection, address: RedisAddress, keys: l
     if found != SCHEMA:
         raise SchemaError(
             f"the store {address.prefix!r} on {address.shown} has schema {found}, this durabus works with {SCHEMA}: "
-            "upgrade durabus, or name another prefix in the URL (?prefix=…)"
+            "use a version of durabus for that schema, or name another prefix in the URL (?prefix=…)"
         )
     odd = [name for name, value in zip(COUNTERS, values[1:], strict=True) if not (_text(value) or "").isdigit()]
     if odd:

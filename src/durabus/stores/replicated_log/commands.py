@@ -66,6 +66,7 @@ class CleanupExcessEvents(Command, frozen=True, tag="cleanup_excess_events"):
     bus: str
     keep: int
     limit: int
+    node: str | None
 
 
 class ClaimNextEvents(Command, frozen=True, tag="claim_next_events"):
@@ -120,8 +121,8 @@ class ResetEvent(Command, frozen=True, tag="reset_event"):
     reason: str
 
 
-class CancelEvent(Command, frozen=True, tag="cancel_event"):
-    ref: EventRef
+class CancelEvents(Command, frozen=True, tag="cancel_events"):
+    refs: tuple[EventRef, ...]
     reason: str
 
 
@@ -249,7 +250,7 @@ Written = (
     | WithdrawPresence
     | EndProcess
     | ResetEvent
-    | CancelEvent
+    | CancelEvents
     | KeepResults
     | ClaimNextHandlerResult
     | RenewHandlerClaims

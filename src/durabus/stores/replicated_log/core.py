@@ -257,14 +257,14 @@ class ReplicatedLogCore(BulkCore):
             else:
                 self._dead[id_] = None
 
-    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None, node: str | None = None) -> int:
         """Keep events whose entries a reader with a saved position has not read, unless a call asks to delete them.
 
         All replicas must delete the same events, so only the state decides when to look again: after each fifth of
         ``keep``.
         """
         if limit is not None or not self._positions:
-            return super()._forget_excess(queue, keep, limit)
+            return super()._forget_excess(queue, keep, limit, node)
         if (len(queue.history) - keep - 1) % max(keep // 5, 1):
             return 0
         read = min(int(position) if position.isdigit() else 0 for position in self._positions.values())

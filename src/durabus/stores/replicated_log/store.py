@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.clock import Clock
-from durabus.errors import LeaseLost
+from durabus.errors import EventNotFound, LeaseLost
 from durabus.model.claim import (
     Claim,
     ClaimRef,
@@ -99,8 +99,8 @@ class ReplicatedLogEvents(ReplicatedLogCalls):
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         return await self._count(c.TrimEventHistory(bus, older_than, limit))
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._count(c.CleanupExcessEvents(bus, keep, limit))
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        return await self._count(c.CleanupExcessEvents(bus, keep, limit, node))
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await (await self._current()).counts(bus)
@@ -156,8 +156,13 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
         return event
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        event: Event = await self._write(c.CancelEvent(ref, stored_text(reason)))
+        (event,) = await self.cancel_events([ref], reason=reason)
+        if event is None:
+            raise EventNotFound(ref)
         return event
+
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        return await self._list(refs and c.CancelEvents(tuple(refs), stored_text(reason)))
 
 
 class ReplicatedLogProcesses(ReplicatedLogCalls):

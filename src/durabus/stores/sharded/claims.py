@@ -144,6 +144,13 @@ class ShardedClaims(ShardedCore):
 
         return await self._ask(cancel, self._numbers.of_ref(ref))
 
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        return await self._each(
+            refs,
+            self._numbers.of_ref,
+            lambda shard, mine: shard.cancel_events([self._numbers.inner_ref(ref) for ref in mine], reason=reason),
+        )
+
     def _shard_of(self, ref: ClaimRef) -> int:
         return self._numbers.of_ref(ref.id)
 

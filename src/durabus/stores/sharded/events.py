@@ -76,10 +76,12 @@ class ShardedEvents(ShardedCore):
             limit, lambda shard, left: shard.trim_event_history(bus, older_than=older_than, limit=left)
         )
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
         """See ``Events``, but each shard keeps its share of ``keep``, rounded up."""
         share = -(-keep // self._numbers.count)
-        return await self._up_to(limit, lambda shard, left: shard.cleanup_excess_events(bus, keep=share, limit=left))
+        return await self._up_to(
+            limit, lambda shard, left: shard.cleanup_excess_events(bus, keep=share, limit=left, node=node)
+        )
 
     async def counts(self, bus: str | None = None) -> Counts:
         found = await self._all(lambda shard, _: shard.counts(bus))

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from durabus.errors import LeaseLost
+from durabus.errors import EventNotFound, LeaseLost
 from durabus.lifecycle.handlers import ended_handler_claims
 from durabus.lifecycle.state import EventState
 from durabus.model.claim import handler_lock_key
+from durabus.model.event import Event
 from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
 from durabus.stores.sql.rows import Row, handler_to
 
 NO_EVENT = "no such event"
@@ -42,6 +44,14 @@ def freed_handler_locks(before: EventState, after: EventState) -> list[Row]:
     """Return (key, token) of the serial lock of each handler whose claim has ended."""
     key = handler_lock_key(before.event.event_id)
     return [(key, token) for token in ended_handler_claims(before, after)]
+
+
+def found_event(ref: EventRef, found: Sequence[Event | None]) -> Event:
+    """Return the event of a call about one reference. Raises ``EventNotFound``."""
+    (event,) = found
+    if event is None:
+        raise EventNotFound(ref)
+    return event
 
 
 def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:

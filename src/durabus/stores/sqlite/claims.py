@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
-from durabus.lifecycle.state import HELD, NOT_YOURS, LockState, Refused, Reset, Revoke, Start
+from durabus.errors import ConfigurationError, LeaseLost
+from durabus.lifecycle.state import HELD, NOT_YOURS, Applied, LockState, Refused, Reset, Revoke, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event, ordering_key_of
@@ -19,7 +19,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
-from durabus.stores.sql.changes import NO_EVENT
+from durabus.stores.sql.changes import NO_EVENT, found_event
 from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
@@ -220,10 +220,13 @@ class SQLiteClaims(SQLiteCore):
         return await self._write(lambda tx: _expire(tx, max_attempts, limit))
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda tx: _take_away(tx, ref, Reset(stored_text(reason))))
+        return found_event(ref, await self._write(lambda tx: _take_away(tx, [ref], Reset(stored_text(reason)))))
 
     async def cancel_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda tx: _take_away(tx, ref, Revoke(stored_text(reason))))
+        return found_event(ref, await self.cancel_events([ref], reason=reason))
+
+    async def cancel_events(self, refs: Sequence[EventRef], *, reason: str) -> list[Event | None]:
+        return await self._write(lambda tx: _take_away(tx, refs, Revoke(stored_text(reason))))
 
 
 def _settle(
@@ -271,18 +274,19 @@ def _expire(tx: Transaction, max_attempts: int | None, limit: int) -> int:
     return expire(tx, tx.all(SQL["expired_events_of_all"], {"now": tx.now, "limit": max(limit, 0)}), max_attempts)
 
 
-def _take_away(tx: Transaction, ref: EventRef, command: Reset | Revoke) -> Event:
-    """Reset or cancel an event. An event that the command does not apply to is returned unchanged."""
-    event = get_event(tx, ref)
-    if event is None:
-        raise EventNotFound(ref)
-    stored = load(tx, event.id)
-    applied = None if stored is None else transition(stored.state, command, tx.now)
-    if stored is None or applied is None or isinstance(applied, Refused):
-        return event
-    store(tx, stored, applied)
-    free_handler_locks(tx, stored.state, applied.state)
-    return applied.state.event
+def _take_away(tx: Transaction, refs: Sequence[EventRef], command: Reset | Revoke) -> list[Event | None]:
+    """Reset or cancel events. An event that the command does not apply to is returned unchanged."""
+    found: list[Event | None] = []
+    for ref in refs:
+        event = get_event(tx, ref)
+        stored = None if event is None else load(tx, event.id)
+        applied = None if stored is None else transition(stored.state, command, tx.now)
+        if stored is not None and isinstance(applied, Applied):
+            store(tx, stored, applied)
+            free_handler_locks(tx, stored.state, applied.state)
+            event = applied.state.event
+        found.append(event)
+    return found
 
 
 def first_of_ordering_keys(tx: Transaction, bus: str, rows: Sequence[Row]) -> Sequence[Row]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import ADDRESSED, UNREAD_FOR, Event, NewEvent
 from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, HISTORY, LIVE, EventStatus
@@ -44,7 +44,7 @@ _CONDITIONS = {
     "pattern": " AND durabus_matches(:pattern, type)",
     "tags": " AND tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(tags), tags, '[]')) AS tag "
     "WHERE tag.value IN (SELECT value FROM json_each(:tags)))",
-    "parent_id": " AND parent_id = :parent_id",
+    "parent_ids": " AND parent_id IN (SELECT value FROM json_each(:parent_ids))",
     "created_from": " AND created_at >= :created_from",
     "created_until": " AND created_at <= :created_until",
 }
@@ -61,7 +61,7 @@ def find(tx: Transaction, query: EventQuery) -> Stretch:
     """Return up to ``limit`` events. If conditions may exclude most events, look at a few thousand ids only."""
     values = _values(query)
     where = "".join(text for name, text in _CONDITIONS.items() if name in values) + " AND id > :above_id"
-    if "parent_id" in values:
+    if "parent_ids" in values:
         # The plus makes the planner search by parent, which has fewer events than a bus.
         where = where.replace(" bus =", " +bus =")
     wanted = frozenset(query.statuses or EventStatus)
@@ -75,7 +75,7 @@ def find(tx: Transaction, query: EventQuery) -> Stretch:
         found += _ask(tx, SQL["find_dead"] + where, values)
     if wanted & HISTORY:
         # Without a bus or parent, the plus keeps the planner from sorting every completed event.
-        one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
+        one = " AND completed = 1" if "bus" in values or "parent_ids" in values else " AND +completed = 1"
         if len(found) >= query.limit:  # an event older than a full page of others is not on this page
             values["above_id"] = sorted(event.id for event in found)[-query.limit]
         found += _ask(tx, SQL["find_completed"] + one + where, values)
@@ -93,7 +93,7 @@ def _values(query: EventQuery) -> dict[str, Any]:
         "type": None if globbed else query.type,
         "pattern": query.type if globbed and query.type != ANY else None,
         "tags": to_json(query.tags) if query.tags else None,
-        "parent_id": query.parent_id,
+        "parent_ids": to_json(query.parent_ids) if query.parent_ids else None,
         "created_from": query.created_from_ts,
         "created_until": query.created_until_ts,
     }
@@ -102,7 +102,7 @@ def _values(query: EventQuery) -> dict[str, Any]:
 
 def _few_live(tx: Transaction, query: EventQuery) -> list[int] | None:
     """Return the ids of the live events of a small bus, to search by them. A walk by id finds a large bus soon."""
-    if query.bus is None or query.parent_id is not None:
+    if query.bus is None or query.parent_ids:
         return None
     ids = [row[0] for row in tx.all(SQL["few_live_ids"], {"bus": query.bus, "limit": _FEW})]
     return ids if len(ids) < _FEW else None
@@ -113,7 +113,7 @@ def _bound(
 ) -> int:
     """Add the id bounds to ``values`` and return the lower one. A search by bus or parent alone needs no lower one."""
     before = _NO_BOUND if query.before_id is None else query.before_id
-    far = "parent_id" not in values and not values.keys() <= {"bus"}
+    far = "parent_ids" not in values and not values.keys() <= {"bus"}
     values |= {"before_id": before, "above_id": 0, "limit": query.limit}
     if far:
         newest = _newest(tx, wanted, values, few)
@@ -229,8 +229,10 @@ class SQLiteEvents(SQLiteCore):
         self._check_open()
         return await self._trim(SQL["old_completed"], {"bus": bus, "until": self._now() - older_than}, limit)
 
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._trim(SQL["excess_completed"], {"bus": bus, "keep": max(keep, 0)}, limit)
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000, node: str | None = None) -> int:
+        self._check_open()
+        recent = {"node": node, "addressed": ADDRESSED, "recent": self._now() - UNREAD_FOR}
+        return await self._trim(SQL["excess_completed"], {"bus": bus, "keep": max(keep, 0), **recent}, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await self._read(lambda tx: counts(tx, bus))

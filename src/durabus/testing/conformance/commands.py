@@ -264,7 +264,10 @@ async def _reset(side: Side, step: SideStep) -> Any:
 
 
 async def _cancel(side: Side, step: SideStep) -> Any:
-    return await side.store.cancel_event(side.id(step), reason=f"not wanted {step.b}")
+    reason = f"not wanted {step.b}"
+    if step.c % 2:
+        return await side.store.cancel_events([side.id(step), *side.ids[-3:], side.id(step)], reason=reason)
+    return await side.store.cancel_event(side.id(step), reason=reason)
 
 
 async def _requeue(side: Side, step: SideStep) -> Any:

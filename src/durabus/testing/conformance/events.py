@@ -219,7 +219,7 @@ class EventTests:
         assert await lab.store.counts("nowhere") == Counts()
 
 
-PARENT = new_event_id()
+PARENT, OTHER_PARENT, NOBODY = new_event_id(), new_event_id(), new_event_id()
 CONDITIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "nothing": ({}, [5, 4, 3, 2, 1, 0]),
     "bus": ({"bus": BUS}, [4, 3, 2, 1, 0]),
@@ -236,7 +236,11 @@ CONDITIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "tag": ({"tags": ("eu",)}, [3, 1]),
     "any of the tags": ({"tags": ("eu", "us")}, [4, 3, 1]),
     "a tag that begins alike": ({"tags": ("e",)}, []),
-    "parent": ({"parent_id": PARENT}, [3, 2]),
+    "parent": ({"parent_ids": (PARENT,)}, [3, 2]),
+    "parents": ({"parent_ids": (PARENT, NOBODY, OTHER_PARENT)}, [4, 3, 2]),
+    "parent of none": ({"parent_ids": (NOBODY,), "statuses": (EventStatus.PENDING,)}, []),
+    "parents of live events": ({"parent_ids": (NOBODY, OTHER_PARENT), "statuses": (EventStatus.PENDING,)}, [4]),
+    "parents and limit": ({"parent_ids": (PARENT, OTHER_PARENT), "limit": 2}, [4, 3]),
     "all together": ({"bus": BUS, "type": "order.*", "tags": ("eu", "us"), "statuses": (EventStatus.PENDING,)}, [4, 1]),
     "limit": ({"limit": 2}, [5, 4]),
     "bus and limit": ({"bus": BUS, "limit": 2}, [4, 3]),
@@ -247,6 +251,7 @@ GLOB_TRAPS = ["order_placed", "orderXplaced", "order.placed%", "ORDER.PLACED", "
 async def _six_events(lab: Lab) -> None:
     kinds = ["order.placed", "order.paid", "order.placed", "order.eu.paid", "order.paid", "mail.placed"]
     tags = [[], ["eu"], [], ["eu", "vip"], ["us"], []]
+    parents = {2: PARENT, 3: PARENT, 4: OTHER_PARENT}
     await lab.store.add_events(
         [
             new_event(
@@ -254,7 +259,7 @@ async def _six_events(lab: Lab) -> None:
                 {"n": n},
                 bus=OTHER_BUS if n == 5 else BUS,
                 tags=tags[n],
-                parent_id=PARENT if n in (2, 3) else None,
+                parent_id=parents.get(n),
             )
             for n, kind in enumerate(kinds)
         ]

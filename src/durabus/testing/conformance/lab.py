@@ -29,6 +29,7 @@ BUS = "orders"
 OTHER_BUS = "mail"
 ALICE = "host-a:1"
 BOB = "host-b:2"
+LOST = f"lease expired (worker {ALICE})"
 
 Opener = Callable[[], Awaitable[EventStore]]
 VerbCall = Callable[[EventStore], Awaitable[object]]

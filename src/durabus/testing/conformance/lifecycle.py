@@ -45,6 +45,7 @@ CALLS: dict[str, VerbCall] = {
     "expire_events": lambda store: store.expire_events(),
     "reset_event": lambda store: store.reset_event(1, reason="stuck"),
     "cancel_event": lambda store: store.cancel_event(1, reason="not wanted"),
+    "cancel_events": lambda store: store.cancel_events([1], reason="not wanted"),
     "list_results": lambda store: store.list_results(1),
     "keep_results": lambda store: store.keep_results([Keep(REF, (DONE,))]),
     "claim_next_handler_result": lambda store: store.claim_next_handler_result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,12 +16,14 @@ from durabus.errors import DurabusError, UnsupportedByStore
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
+from durabus.testing.conformance.cancelling import CancelTests
 from durabus.testing.conformance.children import ChildrenTests, WaitingParentTests
 from durabus.testing.conformance.claims import ClaimTests, HeldClaimTests
 from durabus.testing.conformance.dead_letters import DeadLetterTests, PurgeTests
 from durabus.testing.conformance.dedupe import DedupeTests
+from durabus.testing.conformance.ended_waits import EndedWaitTests
 from durabus.testing.conformance.events import EventTests, PagingTests
-from durabus.testing.conformance.expiry import CancelTests, ExpiryTests
+from durabus.testing.conformance.expiry import ExpiryTests
 from durabus.testing.conformance.handler_claims import HandlerClaimTests, SerialLockTests
 from durabus.testing.conformance.handler_results import HandlerResultTests, KeptResultTests
 from durabus.testing.conformance.lab import CallerTransaction, Lab, batch
@@ -39,7 +42,8 @@ from durabus.testing.conformance.settlement import SettlementTests
 from durabus.testing.conformance.stale_writers import StaleWriterTests
 from durabus.testing.conformance.stopped_handlers import StoppedHandlerTests
 from durabus.testing.conformance.trim import ArchiveTests, TrimLogTests, TrimTests
-from durabus.testing.conformance.waits import EndedWaitTests, WaitTests
+from durabus.testing.conformance.unread_results import UnreadResultTests
+from durabus.testing.conformance.waits import WaitTests, outcome, payment, wait_for
 
 
 @asynccontextmanager
@@ -115,6 +119,24 @@ class CallerTransactionTests:
         assert (await lab.event(claim, other_node)).status is EventStatus.COMPLETED
         assert len(await lab.log()) == len(before.log) + 1
         assert outcome.entry == (await other_node.read_event_log(claim.event.id))[-1]
+
+    async def test_an_event_of_an_open_transaction_meets_a_wait_that_begins_meanwhile(self, lab: Lab) -> None:
+        """Stored after the waiting event is what has a larger ``id``, and what is stored after this step. If a
+        transaction that is open in this step stores the event, a claim on the bus meets the wait soon after its end.
+        """
+        if not (lab.store.features.caller_transactions and lab.store.features.waits):
+            return
+        waiter = await lab.claimed()
+        async with _transaction(lab) as transaction:
+            (paid,) = await lab.store.add_events([payment(n=1)], connection=transaction.connection)
+            waiting = asyncio.create_task(wait_for(lab, waiter, {"n": 1}))
+            await asyncio.wait([waiting], timeout=lab.moment)  # a store with one writer lets it wait for the commit
+            await transaction.commit()
+            await waiting
+        async with asyncio.timeout(20):
+            while (found := await outcome(lab, waiter)) is None:
+                await lab.claim()
+        assert found.id == paid.id
 
     async def test_a_callers_transaction_does_not_claim(self, lab: Lab) -> None:
         """Not together with ``then_claim``."""
@@ -229,6 +251,7 @@ class StoreConformance(
     SignalTests,
     WaitTests,
     EndedWaitTests,
+    UnreadResultTests,
     LifecycleTests,
 ):
     """Every sentence of the store contract as a test. Subclass it, name it ``Test…``, and override ``open_store``."""

@@ -171,6 +171,7 @@ _KINDS = {
     "requeue_dead_letters": "requeue",
     "reset_event": "reset",
     "cancel_event": "cancel",
+    "cancel_events": "cancel",
     "get_event": "read",
 }
 

@@ -196,7 +196,7 @@ def _too_many_children(history: History) -> Iterator[Violation]:
 
 def cancelled(history: History) -> Iterator[Violation]:
     """A cancelled event stays cancelled. Its handlers run on for one lease at most, unless their process is frozen."""
-    for call in history.of("cancel_event"):
+    for call in history.of("cancel_event", "cancel_events"):
         for _, answer in call.answered():
             event = history.finals.get(answer.id or 0)
             if answer.what == EventStatus.CANCELLED and event is not None and event.status != answer.what:

@@ -87,7 +87,7 @@ def recorded_store(store: EventStore, host: str, write: Callable[[Line], None], 
 
 def _invoke(begin: Callable[..., Invoke], verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Invoke:
     match verb:
-        case "add_events" | "keep_results" | "requeue_dead_letters" | "settle_handlers":
+        case "add_events" | "cancel_events" | "keep_results" | "requeue_dead_letters" | "settle_handlers":
             return begin(tuple(map(ASKED[verb], args[0])))
         case "claim_next_events":
             return begin((), _asked(args[0]))
@@ -233,12 +233,17 @@ def _started(answer: Event | LeaseLost) -> Subject:
     return Subject(lost=True) if isinstance(answer, LeaseLost) else _event(answer)
 
 
+def _cancelled(answer: Event | None) -> Subject:
+    return Subject() if answer is None else _event(answer)
+
+
 def _judged(answer: object) -> Subject:
     return Subject(lost=isinstance(answer, LeaseLost))
 
 
 ASKED: dict[str, Callable[[Any], Subject]] = {
     "add_events": _new,
+    "cancel_events": _named,
     "keep_results": _kept,
     "requeue_dead_letters": _named,
     "settle_handlers": _handler_settlement,
@@ -246,6 +251,7 @@ ASKED: dict[str, Callable[[Any], Subject]] = {
 """What a call asks for each item of its batch."""
 ANSWERED: dict[str, Callable[[Any], Subject]] = {
     "add_events": _event,
+    "cancel_events": _cancelled,
     "claim_offered_handlers": _offered,
     "keep_results": _judged,
     "renew_event_claims": _renewed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from durabus.model.event import Event
+from durabus.model.statuses import EventStatus
 from durabus.testing.history.history import FOREVER, History, StepEffect, Violation
 from durabus.testing.history.subjects import WaitAsked
 
@@ -44,6 +45,11 @@ def _matches(history: History, step: StepEffect, wait: WaitAsked, before: float)
     return sorted(found, key=lambda event: event.id)
 
 
+def _sure(events: list[Event]) -> list[Event]:
+    """Return the events that meet the wait for sure. One that was cancelled may have been so before the wait began."""
+    return [event for event in events if event.status is not EventStatus.CANCELLED]
+
+
 def _ends(known: list[WaitAsked]) -> tuple[float, float]:
     """Return the earliest and the latest end that the wait can have."""
     ends = [FOREVER if wait.until is None else wait.until for wait in known]
@@ -55,7 +61,7 @@ def _timed_out(history: History, step: StepEffect, known: list[WaitAsked]) -> It
     if step.at < history.at(earliest) - slack:
         early = history.at(earliest) - step.at
         yield Violation("waits", f"{step.name} of event {step.id} was given up {early:.3f} s before its timeout")
-    for event in _matches(history, step, known[0], earliest - slack)[:1]:
+    for event in _sure(_matches(history, step, known[0], earliest - slack))[:1]:
         yield Violation("waits", f"{step.name} of event {step.id} was given up, although event {event.id} had come")
 
 
@@ -66,6 +72,6 @@ def _met(history: History, step: StepEffect, known: list[WaitAsked]) -> Iterator
     if met is None:
         yield Violation("waits", f"{step.name} of event {step.id} got event {step.value}, which it did not wait for")
         return
-    first = next(iter(_matches(history, step, known[0], earliest - slack)), met)
+    first = next(iter(_sure(_matches(history, step, known[0], earliest - slack))), met)
     if first.id < met.id:
         yield Violation("waits", f"{step.name} of event {step.id} got event {met.id}, although {first.id} came first")

@@ -34,6 +34,14 @@ LONGER = 1.5
 MAX_REST = 30.0
 
 
+class Room(Protocol):
+    """The room for further events on a bus that may be full."""
+
+    async def admit(self, count: int) -> None:
+        """Raise if ``count`` more events would not fit."""
+        ...
+
+
 class Child(Protocol):
     """An event that a handler emitted."""
 
@@ -50,6 +58,11 @@ class Child(Protocol):
     @property
     def store(self) -> EventStore | None:
         """The store of its bus, if it is held for the success of its handler."""
+        ...
+
+    @property
+    def room(self) -> Room | None:
+        """The room on its bus, if it is held for the success of its handler and its bus has a limit."""
         ...
 
     @property
@@ -154,7 +167,7 @@ class Children:
     async def _any_lives(self, event: Event, emitted: Sequence[Child], progress: SuccessKeeper) -> bool:
         if event.fence == 1 and not progress.is_shared and all(child.done for child in emitted):
             return False
-        query = EventQuery(parent_id=event.event_id, statuses=tuple(LIVE), limit=1)
+        query = EventQuery(parent_ids=(event.event_id,), statuses=tuple(LIVE), limit=1)
         try:
             return bool((await self._store.find(query)).events)
         except StoreError as error:

@@ -88,7 +88,10 @@ class EmittingCall(msgspec.Struct, eq=False):
             self.held.pop(child, None)
 
     async def succeed(self) -> list[Child]:
-        """Return the children to store together with the success. Others, on another store, are stored first."""
+        """Return the children to store together with the success. Others, on another store, are stored first.
+
+        Raises if a child is refused, or if the bus of some has no room for them.
+        """
         held, self.held, self.is_over = self.held or {}, None, True
         together: list[Child] = []
         try:
@@ -97,6 +100,10 @@ class EmittingCall(msgspec.Struct, eq=False):
                     together.append(child)
                 else:
                     await child.stored()
+            rooms = Counter(child.room for child in together)
+            for room, count in rooms.items():
+                if room is not None:
+                    await room.admit(count)
         except BaseException:
             _drop(together)
             raise

@@ -35,8 +35,8 @@ class ChildRunner:
         dispatcher: Dispatcher,
         slots: Slots,
         claims: ClaimTable,
-        *,
         request: Callable[[int], ClaimRequest],
+        *,
         nudge: Callable[[], None],
     ) -> None:
         self._store = store

@@ -164,6 +164,7 @@ CREATE INDEX dead_letters_parent ON dead_letters (parent_id) WHERE parent_id IS 
 CREATE TABLE published (
     tx xid8 NOT NULL DEFAULT pg_current_xact_id(),
     position bigint NOT NULL DEFAULT nextval('log_positions'),
+    xact xid8 NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that stored it; tx may be larger: log_transaction
     id bigint NOT NULL,
     at timestamptz NOT NULL,
     event_id uuid NOT NULL,
@@ -177,6 +178,7 @@ CREATE TABLE published (
 
 CREATE UNIQUE INDEX published_event ON published (event_id) WHERE known;
 CREATE UNIQUE INDEX published_position ON published (tx, position);
+CREATE INDEX published_xact ON published (xact) WHERE xact <> tx;
 
 CREATE TABLE event_log (
     tx xid8 NOT NULL,
@@ -258,11 +260,13 @@ CREATE INDEX event_results_waiting ON event_results (wait_shape(value) COLLATE "
 WHERE status = 'WAITING';
 
 -- New waits for which the store must look once more. A transaction that publishes and one that begins a wait may miss
--- each other if both run at the same time. horizon is a transaction number that was not given yet when the wait was
--- visible: once all transactions below it have ended, every publisher after them has seen the wait.
+-- each other if both run at the same time. began is what the wait has seen: what it has not seen was stored after it.
+-- horizon is a transaction number that was not given yet when the wait was visible: once all transactions below it have
+-- ended, every publisher after them has seen the wait.
 CREATE TABLE unchecked_waits (
     id bigint NOT NULL,
     horizon xid8,
+    began pg_snapshot NOT NULL,
     bus text COLLATE "C" NOT NULL,
     handler_id text COLLATE "C" NOT NULL,
     PRIMARY KEY (bus, id, handler_id)

@@ -76,8 +76,9 @@ BEGIN
 END
 $$;
 
--- Lets new events meet the waits for them. For each event it jumps from one shape of waits to the next. Publishers may
--- call it, although they may not write results. Relies on event_results_waiting and events_id.
+-- Lets new events meet the waits for them. For each event it jumps from one shape of waits to the next. An event that
+-- finds a wait is stored after it, whatever their ids: ids do not have the order of commits. Publishers may call it,
+-- although they may not write results. Relies on event_results_waiting and events_id.
 CREATE FUNCTION meet_waits(p_ids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -125,7 +126,7 @@ BEGIN
             FOR v_waiter IN
                 SELECT r.id, r.handler_id FROM event_results AS r
                 WHERE r.status = 'WAITING' AND wait_shape(r.value) COLLATE "C" = v_shape
-                    AND wait_digest(r.value) COLLATE "C" = digest_of_fields(v_payload, v_names) AND r.id < v_event.id
+                    AND wait_digest(r.value) COLLATE "C" = digest_of_fields(v_payload, v_names) AND r.id <> v_event.id
                     AND coalesce(date_part('epoch', v_event.created_at) < (r.value::json ->> 'until')::float8, true)
             LOOP
                 v_ids := v_ids || v_waiter.id;

@@ -2,7 +2,8 @@
 
 -- name: add_event
 -- Does what the function add_events does, for one event without a key, in one statement. Returns no row if its event_id
--- is known. Relies on published_event.
+-- is known. Relies on published_event. The new event meets waits as the last thing: meet_waits sees what this statement
+-- has stored.
 WITH named AS (
     INSERT INTO {schema}.published (tx, id, event_id, bus, type, at, parent_id, tags, metadata)
     VALUES (
@@ -21,11 +22,15 @@ WITH named AS (
         $8, 0, 0, 0, $11, false, at, at, at + make_interval(secs => $9), $10::text::uuid,
         CASE WHEN $7 IS NOT NULL THEN ARRAY(SELECT json_array_elements_text($7::json)) END, $6, $5
     FROM named
+    RETURNING id
 ), counted AS (
     INSERT INTO {schema}.event_count_notes (bus, pending) SELECT $3, 1 FROM named
 )
 SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs => $9)),
-    EXISTS (SELECT FROM {schema}.event_results WHERE event_results.status = 'WAITING')
+    CASE
+        WHEN EXISTS (SELECT FROM {schema}.event_results WHERE event_results.status = 'WAITING')
+        THEN {schema}.meet_waits(ARRAY(SELECT id FROM stored))
+    END
 FROM named
 
 -- name: add_events

@@ -14,21 +14,28 @@ SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM 
 
 -- name: trim_excess
 -- Deletes COMPLETED and CANCELLED events of buses beyond the newest of each that are in every archive, the oldest ids
--- first. Walks event_log_completed.
+-- first. With a node it stops at the first event that ended less than $6 seconds ago and that another node waits for.
+-- Walks event_log_completed.
 -- With `bus = … ORDER BY id` the planner may walk the entries of all buses by their ids. So the bus is given as a range
 -- of the index.
 SELECT bus, events FROM {schema}.trim_completed(ARRAY(
     SELECT excess.id
-    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bus, keep, most), LATERAL (
-        SELECT log.id FROM {schema}.event_log AS log
-        WHERE log.completed AND (log.bus, log.id) >= (given.bus, -9223372036854775808) AND (log.bus, log.id) <= (given.bus, (
-            SELECT id FROM {schema}.event_log AS newest
-            WHERE newest.completed AND (newest.bus, newest.id) >= (given.bus, -9223372036854775808)
-                AND (newest.bus, newest.id) <= (given.bus, 9223372036854775807)
-            ORDER BY newest.bus DESC, newest.id DESC LIMIT 1 OFFSET given.keep
-        )) AND (log.tx, log.position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until('') AS archived)
-        ORDER BY log.bus, log.id LIMIT given.most
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS given (bus, keep, most, node), LATERAL (
+        SELECT oldest.id, bool_or(oldest.unread) OVER (ORDER BY oldest.id) AS stopped FROM (
+            SELECT log.id,
+                given.node IS NOT NULL AND log.at > {schema}.the_time($5) - make_interval(secs => $6)
+                    AND strpos(log.metadata, $7) > 0 AND strpos(log.metadata, given.node) = 0 AS unread
+            FROM {schema}.event_log AS log
+            WHERE log.completed AND (log.bus, log.id) >= (given.bus, -9223372036854775808) AND (log.bus, log.id) <= (given.bus, (
+                SELECT id FROM {schema}.event_log AS newest
+                WHERE newest.completed AND (newest.bus, newest.id) >= (given.bus, -9223372036854775808)
+                    AND (newest.bus, newest.id) <= (given.bus, 9223372036854775807)
+                ORDER BY newest.bus DESC, newest.id DESC LIMIT 1 OFFSET given.keep
+            )) AND (log.tx, log.position) <= (SELECT archived.tx, archived.number FROM {schema}.archived_until('') AS archived)
+            ORDER BY log.bus, log.id LIMIT given.most
+        ) AS oldest
     ) AS excess
+    WHERE excess.stopped IS NOT TRUE
 ), '')
 
 -- name: cut_log

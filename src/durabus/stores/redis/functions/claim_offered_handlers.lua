@@ -10,7 +10,7 @@ local function answer(tx, claimed)
     local id, last = one[1][ID], #reply
     reply[last + 1] = redis.call('HGET', tx[STATE], id)
     reply[last + 2] = redis.call('HGET', tx[DATA], id)
-    reply[last + 3] = redis.call('HGET', tx[RESULTS], id)
+    reply[last + 3] = handlers.records(tx, one[1])
     reply[last + 4] = cmsgpack.pack(one[2])
   end
   return reply

@@ -5,13 +5,13 @@ register('cleanup_results', FREES, function(tx, asked)
   local ids = redis.call('ZRANGE', tx[RESULTS_DONE], 0, limit - 1)
   for _, text in ipairs(ids) do
     local state = states.load(tx, tonumber(text))
-    local list = state and handlers.of(tx, state) or {}
-    local kept = { unpack(list, limit - gone + 1) }
-    gone = gone + #list - #kept
-    if state then
-      handlers.put(tx, state, kept)
+    local list = state and handlers.of(tx, state) or NONE
+    local last = math.min(#list, limit - gone)
+    for n = 1, last do
+      handlers.drop(tx, state, list[n])
     end
-    if #kept == 0 then
+    gone = gone + last
+    if last == #list then
       drop(tx, tx[RESULTS_DONE], text)
     end
     if gone >= limit then

@@ -1,12 +1,11 @@
 -- Complete an event if these handlers are settled, or one of its results is UNRECOVERABLE.
 -- Takes: id, token, fence, handler ids. Returns: status and next retry, or a code
 local function is_done(tx, state, wanted)
-  local list = handlers.of(tx, state)
-  if #handlers.unrecoverable(list) > 0 then
+  if #handlers.unrecoverable(handlers.of(tx, state)) > 0 then
     return true
   end
   for _, handler_id in ipairs(wanted) do
-    local handler = handlers.by_id(list, handler_id)
+    local handler = handlers.get(tx, state, handler_id)
     if not handler or not SETTLED_RESULT[handler[H_STATUS]] then
       return false
     end

@@ -1,6 +1,6 @@
 -- Find events that meet every condition, newest id first. Looks at a limited number of events in one call. Relies on
 -- order, or on by_bus for one bus.
--- Takes: bus, statuses, type, tags, parent_id, created from, created until, before id, limit. Returns: the id to
+-- Takes: bus, statuses, type, tags, parent_ids, created from, created until, before id, limit. Returns: the id to
 -- continue below, the events
 local LOOKED_AT = 1000
 
@@ -50,6 +50,16 @@ local function is_live_only(statuses)
   return #statuses > 0
 end
 
+-- Return whether one of these events has a live child.
+local function any_live_child(tx, parents)
+  for _, count in ipairs(get_many(tx[CHILDREN], parents)) do
+    if count then
+      return true
+    end
+  end
+  return false
+end
+
 local function next_ids(tx, bus, before)
   if bus then
     local first = '(' .. (before and by_bus(bus, before) or bus .. '\1')
@@ -64,9 +74,9 @@ local function next_ids(tx, bus, before)
 end
 
 register('find_events', READS, function(tx, asked)
-  local bus, statuses, kind, tags, parent = asked[1], set_of(asked[2]), asked[3], set_of(asked[4]), asked[5]
+  local bus, statuses, kind, tags, parents = asked[1], set_of(asked[2]), asked[3], set_of(asked[4]), set_of(asked[5])
   local from, till, before, limit = asked[6], asked[7], asked[8], asked[9]
-  if parent and is_live_only(asked[2]) and redis.call('HEXISTS', tx[CHILDREN], parent) == 0 then
+  if parents and is_live_only(asked[2]) and not any_live_child(tx, asked[5]) then
     return { '' }
   end
   local ids, found, size = next_ids(tx, bus, before), {}, 0
@@ -78,11 +88,11 @@ register('find_events', READS, function(tx, asked)
       and (not statuses or statuses[state[STATUS]])
       and (not from or state[CREATED] >= from)
       and (not till or state[CREATED] <= till)
-    if meets and (kind or tags or parent) then
+    if meets and (kind or tags or parents) then
       local head = states.head(tx, id)
       meets = (not kind or matches(kind, head[TYPE]))
         and (not tags or any_of(tags, head[TAGS]))
-        and (not parent or head[PARENT] == parent)
+        and (not parents or parents[head[PARENT]])
     end
     if meets then
       found[#found + 1] = state

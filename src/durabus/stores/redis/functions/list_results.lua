@@ -1,6 +1,6 @@
--- Return the handlers of an event as they are stored.
+-- Return the results of an event.
 -- Takes: id or event_id
 register('list_results', READS, function(tx, asked)
   local state = states.find(tx, asked[1])
-  return state and state[HANDLERS] and redis.call('HGET', tx[RESULTS], state[ID]) or ''
+  return state and handlers.records(tx, state) or NONE
 end)

@@ -1,9 +1,11 @@
--- Return the handlers of events.
--- Takes: ids. Returns: the handlers of each, or nothing
+-- Return the results of events, in the order in which they first appeared.
+-- Takes: ids. Returns: a list for each
 register('read_results', READS, function(tx, asked)
-  local found = get_many(tx[RESULTS], asked)
-  for n = 1, #asked do
-    found[n] = found[n] or ''
+  local found = {}
+  states.load_all(tx, asked)
+  for n, id in ipairs(asked) do
+    local state = tx.states[id]
+    found[n] = state and handlers.records(tx, state) or NONE
   end
   return found
 end)

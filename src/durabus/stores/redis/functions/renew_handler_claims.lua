@@ -8,7 +8,7 @@ register('renew_handler_claims', WRITES, function(tx, asked)
     codes[n] = handler and 0 or NOT_YOURS
     if handler then
       handler[H_EXPIRES] = tx.now + lease
-      handlers.put(tx, state, handlers.of(tx, state))
+      handlers.put(tx, state, handler)
       local lock = locks.get(tx, handlers.lock_key(tx, state))
       if lock and lock[L_TOKEN] == claim[3] then
         locks.renew(tx, lock, lease)

@@ -8,13 +8,18 @@ WHERE bus = :bus AND completed = 1 AND at <= :until AND position <= :archived
 ORDER BY id LIMIT :limit
 
 -- name: excess_completed
--- Returns COMPLETED and CANCELLED events of a bus beyond the :keep newest, the oldest ids first. Relies on
--- event_log_completed alone.
-SELECT id FROM event_log
-WHERE bus = :bus AND completed = 1 AND id <= (
-    SELECT id FROM event_log WHERE bus = :bus AND completed = 1 ORDER BY id DESC LIMIT 1 OFFSET :keep
-) AND position <= :archived
-ORDER BY id LIMIT :limit
+-- Returns COMPLETED and CANCELLED events of a bus beyond the :keep newest, the oldest ids first. With a :node it stops
+-- at the first event that ended after :recent and that another node waits for. Relies on event_log_completed alone, and
+-- for recent events on their rows.
+WITH excess (id, unread) AS (
+    SELECT id, :node IS NOT NULL AND at > :recent AND instr(metadata, :addressed) > 0 AND instr(metadata, :node) = 0
+    FROM event_log
+    WHERE bus = :bus AND completed = 1 AND id <= (
+        SELECT id FROM event_log WHERE bus = :bus AND completed = 1 ORDER BY id DESC LIMIT 1 OFFSET :keep
+    ) AND position <= :archived
+    ORDER BY id LIMIT :limit
+)
+SELECT id FROM excess WHERE id < coalesce((SELECT min(id) FROM excess WHERE unread), 9223372036854775807) ORDER BY id
 
 -- name: cut_log
 -- Returns the end of a piece of the log with :skip + 1 entries. Walks the primary key of event_log.

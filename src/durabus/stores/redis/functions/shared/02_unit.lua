@@ -3,6 +3,7 @@
 
 local ordering_keys = {} -- filled in by 08_ordering_keys
 local family = {} -- filled in by 07_queue
+local handlers = {} -- filled in by 08_results and 09_handlers
 local waits = {} -- filled in by 15_waits
 
 local function begin(keys, args)
@@ -19,12 +20,12 @@ local function begin(keys, args)
   else
     tx.now = tonumber(args[1])
   end
-  tx.states, tx.results, tx.locks, tx.offered = {}, {}, {}, {}
+  tx.states, tx.results, tx.locks = {}, {}, {}
   tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
   tx.counted, tx.granted, tx.let_go, tx.left, tx.woken, tx.ordering_keys = {}, {}, {}, {}, {}, {}
-  tx.children, tx.parents, tx.waits = {}, {}, {}
+  tx.children, tx.parents = {}, {}
   return tx
 end
 
@@ -139,14 +140,7 @@ local function write_records(tx)
     tx.packed[id] = blob
     put(tx, tx[STATE], id, blob)
   end
-  for id, handlers in pairs(tx.changed_results) do
-    waits.index(tx, id, handlers)
-    if #handlers > 0 then
-      put(tx, tx[RESULTS], id, cmsgpack.pack(handlers))
-    else
-      unset(tx, tx[RESULTS], id)
-    end
-  end
+  handlers.write(tx)
   for key in pairs(tx.changed_locks) do
     local lock = tx.locks[key]
     if lock then
@@ -162,7 +156,7 @@ local function write_records(tx)
       drop(tx, tx[LOCK_ORDER], key)
     end
   end
-  tx.changed, tx.changed_results, tx.changed_locks = {}, {}, {}
+  tx.changed, tx.changed_locks = {}, {}
 end
 
 local flush

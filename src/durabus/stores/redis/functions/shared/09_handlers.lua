@@ -1,6 +1,4 @@
--- The results of an event's handlers, and the claims on them.
-
-local handlers = {}
+-- Claims on the handlers of an event, and how a settlement changes their results.
 
 -- Return the name under which OFFERED has the claims of a token. No bus has a name that begins with this byte.
 function handlers.of_token(token)
@@ -19,11 +17,12 @@ function handlers.runs_under(tx, key)
   return #redis.call('ZRANGEBYLEX', tx[OFFERED], after, '(' .. name .. '\1', 'LIMIT', 0, 1) > 0
 end
 
--- Return the events and handlers that a token has claimed.
+-- Return the events and handlers that a token has claimed, smaller id of the event first.
 function handlers.held_by(tx, token)
-  local found = {}
-  for _, member in ipairs(first_of(tx[OFFERED], handlers.of_token(token), -1)) do
-    local state = states.load(tx, id_of(member))
+  local ids, found = ids_of(first_of(tx[OFFERED], handlers.of_token(token), -1)), {}
+  table.sort(ids)
+  for n, id in ipairs(ids) do
+    local state = id ~= ids[n - 1] and states.load(tx, id)
     for _, handler in ipairs(state and handlers.of(tx, state) or NONE) do
       if handler[H_TOKEN] == token then
         found[#found + 1] = { state, handler }
@@ -33,52 +32,21 @@ function handlers.held_by(tx, token)
   return found
 end
 
--- Return the members of OFFERED for handlers that other workers may claim, now or later. A claimed handler also has one
--- by its token, for the repeat of the claim, and one by the lock that it was claimed under.
-function handlers.offered_members(state, list)
-  local members
-  for _, handler in ipairs(list) do
-    if LIVE[handler[H_STATUS]] and handler[H_EXPIRES] then
-      members = members or {}
-      members[by_time(state[BUS] .. '\0' .. handler[H_ID], handler[H_EXPIRES], state[ID])] = true
-      if handler[H_TOKEN] then
-        members[by_bus(handlers.of_token(handler[H_TOKEN]), state[ID])] = true
-      end
-      if handler[H_TOKEN] and handler[H_LOCK] then
-        members[by_time(handlers.of_lock(handler[H_LOCK]), handler[H_EXPIRES], state[ID])] = true
-      end
-    end
+-- Return the members of OFFERED for a handler that other workers may claim, now or later. A claimed handler also has one
+-- by its token, for the repeat of the claim, and one by the lock that it was claimed under. No two handlers share one.
+function handlers.offered_members(state, handler)
+  local handler_id, token, lock = handler[H_ID], handler[H_TOKEN], handler[H_LOCK]
+  if not (LIVE[handler[H_STATUS]] and handler[H_EXPIRES]) then
+    return NONE
   end
-  return members or NONE
-end
-
-function handlers.of(tx, state)
-  local id = state[ID]
-  local list = tx.results[id]
-  if list == nil then
-    local blob = state[HANDLERS] and redis.call('HGET', tx[RESULTS], id)
-    list = blob and cmsgpack.unpack(blob) or {}
-    tx.results[id] = list
-    waits.remember(tx, id, list)
-    tx.offered[id] = handlers.offered_members(state, list)
+  local members = { [by_time(state[BUS] .. '\0' .. handler_id, handler[H_EXPIRES], state[ID])] = true }
+  if token then
+    members[by_bus(handlers.of_token(token) .. '\0' .. handler_id, state[ID])] = true
   end
-  return list
-end
-
--- Bring OFFERED up to date with the handlers of an event. `list` is empty once the event has ended.
-function handlers.index(tx, state, list)
-  local before, after = tx.offered[state[ID]] or NONE, handlers.offered_members(state, list)
-  for member in pairs(before) do
-    if not after[member] then
-      drop(tx, tx[OFFERED], member)
-    end
+  if token and lock then
+    members[by_time(handlers.of_lock(lock), handler[H_EXPIRES], state[ID]) .. handler_id] = true
   end
-  for member in pairs(after) do
-    if not before[member] then
-      add(tx, tx[OFFERED], member)
-    end
-  end
-  tx.offered[state[ID]] = after
+  return members
 end
 
 -- Return whether one of these results offers its handler to other workers.
@@ -91,17 +59,6 @@ function handlers.any_offered(list)
   return false
 end
 
-function handlers.put(tx, state, list)
-  local any = #list > 0
-  tx.results[state[ID]] = list
-  tx.changed_results[state[ID]] = list
-  handlers.index(tx, state, list)
-  if state[HANDLERS] ~= any then
-    state[HANDLERS] = any
-    states.change(tx, state)
-  end
-end
-
 function handlers.by_id(list, handler_id)
   for _, handler in ipairs(list) do
     if handler[H_ID] == handler_id then
@@ -112,22 +69,21 @@ end
 
 -- Return the handler that this claim holds: until the event ends, or another claim takes the handler.
 function handlers.held(tx, state, handler_id, token, fence)
-  local handler = LIVE[state[STATUS]] and handlers.by_id(handlers.of(tx, state), handler_id)
+  local handler = LIVE[state[STATUS]] and handlers.get(tx, state, handler_id)
   return handler and handler[H_TOKEN] == token and handler[H_FENCE] == fence and handler
 end
 
 -- Return the first of the wanted handlers that is neither settled nor under an unexpired claim nor offered for later,
 -- and whether this token holds it already.
 function handlers.next_free(tx, state, wanted, token)
-  local list = handlers.of(tx, state)
   for _, handler_id in ipairs(wanted) do
-    local handler = handlers.by_id(list, handler_id)
+    local handler = handlers.get(tx, state, handler_id)
     if handler and handler[H_TOKEN] == token then
       return handler, true
     end
   end
   for _, handler_id in ipairs(wanted) do
-    local handler = handlers.by_id(list, handler_id)
+    local handler = handlers.get(tx, state, handler_id)
       or { handler_id, 'PENDING', 0, false, false, false, 0, false, false, false, false }
     local later = LIVE[handler[H_STATUS]] and handler[H_EXPIRES] and handler[H_EXPIRES] > tx.now
     if not SETTLED_RESULT[handler[H_STATUS]] and not later then
@@ -152,15 +108,11 @@ function handlers.claim(tx, state, wanted, worker, token, lease, mode)
     handler, own = handlers.next_free(tx, state, wanted, token)
   end
   if not own then
-    local list = handlers.of(tx, state)
-    if not handlers.by_id(list, handler[H_ID]) then
-      list[#list + 1] = handler
-    end
     handler[H_STATUS], handler[H_ATTEMPTS], handler[H_FENCE] =
       'PROCESSING', handler[H_ATTEMPTS] + 1, handler[H_FENCE] + 1
     handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN] = worker, tx.now + lease, token
     handler[H_LOCK] = state[LOCK_KEY]
-    handlers.put(tx, state, list)
+    handlers.put(tx, state, handler)
   end
   processes.saw(tx, token)
   return handler
@@ -189,7 +141,7 @@ function handlers.settle(tx, claim, status, error, value, time, delay)
       handler[H_WORKER], handler[H_EXPIRES] = false, tx.now + delay
     end
     handler[H_TOKEN], handler[H_SETTLED], handler[H_LOCK] = false, token, false
-    handlers.put(tx, state, handlers.of(tx, state))
+    handlers.put(tx, state, handler)
   end
   handlers.free_lock(tx, state, token)
   tx.woken[state[BUS]] = true
@@ -198,7 +150,7 @@ end
 
 -- Return the handler if its newest settlement is this claim's, with `status`.
 function handlers.settled_so(tx, state, handler_id, token, fence, status)
-  local handler = handlers.by_id(handlers.of(tx, state), handler_id)
+  local handler = handlers.get(tx, state, handler_id)
   local so = handler and not handler[H_TOKEN] and handler[H_SETTLED] == token
   return so and handler[H_FENCE] == fence and handler[H_STATUS] == status and handler
 end
@@ -240,31 +192,25 @@ end
 -- Replace the results of the same handlers. A handler claim that this ends frees its lock. A fence never falls. A wait
 -- that is known, or was met meanwhile, stays as it is. Returns when the last lease of these claims is over, or 0.
 function handlers.merge(tx, state, results)
-  if #results == 0 then
-    return 0
-  end
-  local list, stopped = handlers.of(tx, state), 0
+  local stopped = 0
   for _, result in ipairs(results) do
-    local old = handlers.by_id(list, result[H_ID])
+    local old = handlers.get(tx, state, result[H_ID])
+    local stays = old and (result[H_STATUS] == 'WAITING' and STEP[old[H_STATUS]] or handlers.comes_too_late(result, old))
     result[H_TOKEN], result[H_SETTLED], result[H_LOCK] = false, false, false
-    if old and result[H_STATUS] == 'WAITING' and STEP[old[H_STATUS]] then
-      result = old
-    elseif old and handlers.comes_too_late(result, old) then
-      result = old
-    elseif old then
+    if old and not stays then
       if old[H_TOKEN] then
         stopped = math.max(stopped, old[H_EXPIRES])
         handlers.free_lock(tx, state, old[H_TOKEN])
       end
       result[H_FENCE] = math.max(result[H_FENCE], old[H_FENCE])
-      for place = 1, H_LOCK do
-        old[place] = result[place]
+      for field = 1, H_LOCK do
+        old[field] = result[field]
       end
-    else
-      list[#list + 1] = result
+    end
+    if not stays then
+      handlers.put(tx, state, old or result)
     end
   end
-  handlers.put(tx, state, list)
   return stopped
 end
 
@@ -311,37 +257,37 @@ function handlers.all_settled(list)
   return true
 end
 
-local function void(handler, offered)
+local function void(tx, state, handler, offered)
   handler[H_STATUS], handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN] = 'PENDING', false, offered, false
   handler[H_LOCK] = false
+  handlers.put(tx, state, handler)
+end
+
+-- Make the result of a handler as if it had never run. Its fence stays, because a fence never falls.
+function handlers.begin_anew(tx, state, handler)
+  handler[H_STATUS], handler[H_ATTEMPTS], handler[H_ERROR], handler[H_VALUE] = 'PENDING', 0, false, false
+  handler[H_TIME], handler[H_WORKER], handler[H_EXPIRES] = false, false, false
+  handler[H_TOKEN], handler[H_SETTLED], handler[H_LOCK] = false, false, false
+  handlers.put(tx, state, handler)
 end
 
 -- End all handler claims of an event that is cancelled, and free their locks.
 function handlers.void_all(tx, state)
-  local list, any = handlers.of(tx, state), false
-  for _, handler in ipairs(list) do
+  for _, handler in ipairs(handlers.of(tx, state)) do
     if handler[H_TOKEN] then
       handlers.free_lock(tx, state, handler[H_TOKEN])
-      void(handler, false)
-      any = true
+      void(tx, state, handler, false)
     end
-  end
-  if any then
-    handlers.put(tx, state, list)
   end
 end
 
 -- End the leases of handler claims that belong to a process that has ended.
 function handlers.end_claims(tx, state, incarnation)
-  local list, changed = handlers.of(tx, state), false
-  for _, handler in ipairs(list) do
+  for _, handler in ipairs(handlers.of(tx, state)) do
     if processes.owns(incarnation, handler[H_TOKEN]) and handler[H_EXPIRES] and handler[H_EXPIRES] > tx.now then
       handler[H_EXPIRES] = tx.now
-      changed = true
+      handlers.put(tx, state, handler)
     end
-  end
-  if changed then
-    handlers.put(tx, state, list)
   end
 end
 
@@ -349,14 +295,13 @@ end
 -- that has ended keeps its results: taking the lock may have ended it in this call, before OFFERED was brought up to
 -- date.
 function handlers.void_under(tx, key)
-  for _, member in ipairs(first_of(tx[OFFERED], handlers.of_lock(key), -1)) do
-    local state = states.load(tx, id_of(member))
-    local list = state and LIVE[state[STATUS]] and handlers.of(tx, state) or NONE
-    for _, handler in ipairs(list) do
-      if handler[H_LOCK] == key then
-        void(handler, 0)
-        handlers.put(tx, state, list)
-      end
+  local name = handlers.of_lock(key)
+  for _, member in ipairs(first_of(tx[OFFERED], name, -1)) do
+    local _, id, handler_id = struct.unpack('>dI8', member, #name + 2)
+    local state = states.load(tx, id)
+    local handler = state and LIVE[state[STATUS]] and handlers.get(tx, state, string.sub(member, handler_id))
+    if handler and handler[H_LOCK] == key then
+      void(tx, state, handler, 0)
     end
   end
 end
@@ -364,11 +309,9 @@ end
 -- End the handler claim `token`: its lock expired and another handler took it. The attempt stays counted, and the
 -- handler is offered again.
 function handlers.void(tx, state, token)
-  local list = handlers.of(tx, state)
-  for _, handler in ipairs(list) do
+  for _, handler in ipairs(handlers.of(tx, state)) do
     if handler[H_TOKEN] == token then
-      void(handler, 0)
-      handlers.put(tx, state, list)
+      void(tx, state, handler, 0)
       return
     end
   end

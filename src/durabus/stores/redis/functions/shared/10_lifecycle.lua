@@ -82,8 +82,7 @@ local function ended(tx, state, status, time, code, reason, handler_id)
   end
   family.leave(tx, state)
   if state[HANDLERS] then
-    handlers.of(tx, state)
-    handlers.index(tx, state, NONE)
+    handlers.end_offers(tx, state)
   end
   count(tx, status, bus, 1)
   if dead then
@@ -270,16 +269,14 @@ function lifecycle.requeue(tx, state)
   drop(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))
   drop(tx, tx[DEAD_BY_BUS], by_time(bus, state[CREATED], id))
   count(tx, state[STATUS], bus, -1)
-  local kept = {}
   for _, handler in ipairs(handlers.of(tx, state)) do
-    if handler[H_STATUS] == 'SUCCEEDED' or handler[H_STATUS] == 'KEPT' then
-      kept[#kept + 1] = handler
-    elseif handler[H_FENCE] > 0 then
-      kept[#kept + 1] =
-        { handler[H_ID], 'PENDING', 0, false, false, false, handler[H_FENCE], false, false, false, false }
+    local stays = handler[H_STATUS] == 'SUCCEEDED' or handler[H_STATUS] == 'KEPT'
+    if not stays and handler[H_FENCE] > 0 then
+      handlers.begin_anew(tx, state, handler)
+    elseif not stays then
+      handlers.drop(tx, state, handler)
     end
   end
-  handlers.put(tx, state, kept)
   state[STATUS], state[ATTEMPTS], state[GENERATION], state[ERRORS] = 'PENDING', 0, state[GENERATION] + 1, false
   state[WORKER], state[UPDATED], state[DUE] = false, tx.now, math.max(tx.now, state[DUE])
   state[PICKED], state[STARTED], state[EXPIRES] = false, false, false

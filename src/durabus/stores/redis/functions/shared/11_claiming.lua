@@ -154,7 +154,7 @@ do -- a block: Lua allows 200 local names at a time
       local id = state[ID]
       answer[last + 1] = tx.packed[id] or redis.call('HGET', tx[STATE], id)
       answer[last + 2] = data[id] or redis.call('HGET', tx[DATA], id)
-      answer[last + 3] = state[HANDLERS] and redis.call('HGET', tx[RESULTS], id) or ''
+      answer[last + 3] = state[HANDLERS] and handlers.records(tx, state) or ''
       last = last + 3
     end
     return answer

@@ -49,10 +49,9 @@ function forgetting.forget(tx, state, keeps_entries)
     end
   end
   if state[HANDLERS] then
-    handlers.of(tx, state)
-    waits.index(tx, id, NONE)
-    handlers.index(tx, state, NONE)
-    unset(tx, tx[RESULTS], id)
+    for _, handler in ipairs(handlers.of(tx, state)) do
+      handlers.drop(tx, state, handler)
+    end
     drop(tx, tx[RESULTS_DONE], id)
   end
   unset(tx, tx[STATE], id)
@@ -72,7 +71,7 @@ function forgetting.forget(tx, state, keeps_entries)
   else
     log.remove(tx, positions)
   end
-  tx.states[id], tx.changed[id], tx.changed_results[id] = false, nil, nil
+  tx.states[id], tx.changed[id] = false, nil
   return #positions
 end
 

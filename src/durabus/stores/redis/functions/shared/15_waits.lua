@@ -17,36 +17,10 @@ function waits.condition(handler)
   return type(wait) == 'table' and wait.shape and wait.key and wait or nil
 end
 
-function waits.members(id, list)
-  local found = {}
-  for _, handler in ipairs(list) do
-    local wait = waits.condition(handler)
-    if wait then
-      found[wait.shape .. '\1' .. wait.key .. '\1' .. struct.pack('>I8', id) .. handler[H_ID]] = true
-    end
-  end
-  return found
-end
-
--- Remember which waits an event has in the index.
-function waits.remember(tx, id, list)
-  tx.waits[id] = waits.members(id, list)
-end
-
--- Bring the index up to date with the results of an event.
-function waits.index(tx, id, list)
-  local before, after = tx.waits[id] or NONE, waits.members(id, list)
-  for member in pairs(before) do
-    if not after[member] then
-      drop(tx, tx[WAITS], member)
-    end
-  end
-  for member in pairs(after) do
-    if not before[member] then
-      add(tx, tx[WAITS], member)
-    end
-  end
-  tx.waits[id] = after
+-- Return the member of the index for a result that waits.
+function waits.members(id, handler)
+  local wait = waits.condition(handler)
+  return wait and { [wait.shape .. '\1' .. wait.key .. '\1' .. struct.pack('>I8', id) .. handler[H_ID]] = true } or NONE
 end
 
 -- Return the values of the named fields as one text, or nil: see durabus.model.wait.key_of.
@@ -105,7 +79,7 @@ function waits.in_time(wait, state)
   return not last or last == cjson.null or state[CREATED] < last
 end
 
--- Return the memo of the first stored event after `looked` that meets a wait. Relies on by_bus.
+-- Return the memo of the first stored event after `looked` that meets a wait: a cancelled one does not. Relies on by_bus.
 function waits.search(tx, waiter, wait, looked)
   local bus, names, at_once = waiter[BUS], waits.names_of(wait.shape), 1000
   repeat
@@ -114,7 +88,7 @@ function waits.search(tx, waiter, wait, looked)
     for _, id in ipairs(ids) do
       local data = redis.call('HGET', tx[DATA], id)
       local state = states.head_of(data)[TYPE] == wait.type and states.load(tx, id)
-      if state and waits.in_time(wait, state) then
+      if state and state[STATUS] ~= 'CANCELLED' and waits.in_time(wait, state) then
         local said = cmsgpack.unpack(string.sub(data, AFTER_MARK))
         if waits.key_of(waits.decoded(said[waits.PAYLOAD]), names) == wait.key then
           return waits.memo_of(state, said)
@@ -134,7 +108,7 @@ function waits.resolve(tx, state, results)
   for _, result in ipairs(results) do
     local wait = waits.condition(result)
     if wait then
-      local old = handlers.by_id(handlers.of(tx, state), result[H_ID])
+      local old = handlers.get(tx, state, result[H_ID])
       if old and STEP[old[H_STATUS]] then
         met = met or old[H_STATUS] == 'KEPT'
       else
@@ -150,14 +124,10 @@ end
 
 -- Drop the waits of an event that ends.
 function waits.leave(tx, state)
-  local list, kept = handlers.of(tx, state), {}
-  for _, handler in ipairs(list) do
-    if handler[H_STATUS] ~= 'WAITING' then
-      kept[#kept + 1] = handler
+  for _, handler in ipairs(handlers.of(tx, state)) do
+    if handler[H_STATUS] == 'WAITING' then
+      handlers.drop(tx, state, handler)
     end
-  end
-  if #kept < #list then
-    handlers.put(tx, state, kept)
   end
 end
 
@@ -177,13 +147,13 @@ end
 
 function waits.keep(tx, id, handler_id, event, memo)
   local state = states.load(tx, id)
-  local handler = state and handlers.by_id(handlers.of(tx, state), handler_id)
+  local handler = state and handlers.get(tx, state, handler_id)
   local wait = handler and waits.condition(handler)
   if not wait or id >= event[ID] or not waits.in_time(wait, event) then
     return false
   end
   handler[H_STATUS], handler[H_VALUE] = 'KEPT', memo
-  handlers.put(tx, state, handlers.of(tx, state))
+  handlers.put(tx, state, handler)
   if state[STATUS] == 'PENDING' then
     local head = states.head(tx, id)
     queue.leave(tx, state, head[PRIORITY], head[TAGS])
