@@ -74,6 +74,7 @@ LATER_FEATURES = {
     "durabus/pipeline/upcasts.py",
     "durabus/schedules/__init__.py",
     "durabus/schedules/firing.py",
+    "durabus/schedules/reading.py",
     "durabus/schedules/schedule.py",
     "durabus/schedules/scheduler.py",
     "durabus/schedules/schedules.py",

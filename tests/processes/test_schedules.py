@@ -16,8 +16,9 @@ from tests.places import SHARED, fresh_url
 
 from durabus import EventStore, open_store
 from durabus.model.query import EventQuery
+from durabus.schedules.reading import LIVE
 from durabus.schedules.schedule import state_bus
-from durabus.schedules.schedules import LIVE, Schedules
+from durabus.schedules.schedules import Schedules
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -25,9 +25,10 @@ from durabus import (
 from durabus.bus.sync_schedules import SyncSchedules
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.query import EventQuery
+from durabus.schedules.reading import LIVE
 from durabus.schedules.schedule import Schedule, ScheduleAction, state_bus, state_event, state_id
 from durabus.schedules.scheduler import Scheduler
-from durabus.schedules.schedules import LIVE, Schedules
+from durabus.schedules.schedules import Schedules
 
 BUS = "default"
 HOUR = 3_600.0
@@ -400,5 +401,5 @@ def block(store: EventStore) -> None:
 
 async def test_a_blocking_bus_has_the_same_verbs() -> None:
     await asyncio.to_thread(block, await open_store("memory://"))
-    verbs, same = ({name for name in vars(kind) if name[0] != "_"} for kind in (Schedules, SyncSchedules))
+    verbs, same = ({name for name in dir(kind) if name[0] != "_"} for kind in (Schedules, SyncSchedules))
     assert verbs - same == {"put_declared", "put_all"}

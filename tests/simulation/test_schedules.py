@@ -22,9 +22,10 @@ from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Settlement
+from durabus.schedules.reading import LIVE
 from durabus.schedules.schedule import state_bus
 from durabus.schedules.scheduler import Scheduler
-from durabus.schedules.schedules import LIVE, Schedules
+from durabus.schedules.schedules import Schedules
 from durabus.store.contract import EventStore
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.network import Fault

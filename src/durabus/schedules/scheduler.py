@@ -17,8 +17,9 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.settlement import Cancel, Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventStatus, Takeover
 from durabus.schedules.firing import Replaced, fire
+from durabus.schedules.reading import LIVE
 from durabus.schedules.schedule import Overlap, Schedule, ScheduleAction, state_bus, state_event, state_id, state_of
-from durabus.schedules.schedules import LIVE, REPLACED
+from durabus.schedules.schedules import REPLACED
 from durabus.schedules.timing import milliseconds
 from durabus.store.contract import EventStore
 from durabus.store.outage import Outage

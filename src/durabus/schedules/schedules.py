@@ -10,45 +10,38 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from durabus.errors import EventNotFound, ScheduleChanged, ScheduleNotFound
 from durabus.model.event import Event, NewEvent, new_event_id
-from durabus.model.limits import Duration, check_batch, check_name
-from durabus.model.query import EventQuery
-from durabus.model.statuses import EventStatus
+from durabus.model.limits import Duration
+from durabus.schedules.reading import KnownSchedules, present_of
 from durabus.schedules.schedule import (
     CatchUp,
     Overlap,
     Schedule,
     ScheduleAction,
     ScheduleDeclaration,
-    chain_id,
     check_actor,
     check_schedule_name,
     declare,
-    state_bus,
     state_event,
     state_id,
     state_of,
 )
-from durabus.schedules.timing import SECOND, milliseconds
 from durabus.store.contract import EventStore
 from durabus.store.features import require
 
 PUT = ScheduleAction.PUT
 REPLACED = "the schedule has a newer state"
 """The reason of the cancellation of a state that a change has replaced."""
-LIVE = (EventStatus.PENDING, EventStatus.PROCESSING)
 TRIES = 30
 """How often a change is made again because another one came first."""
 PAUSE = 0.02
-PAGE = 1_000
 FEW = 10
 """Number of declarations up to which each is looked up by itself."""
 
@@ -56,17 +49,8 @@ Change = Callable[[Schedule | None, int, int], Schedule | None]
 """Makes the next state of the present one, the number of the next and the time; None if nothing is to change."""
 
 
-async def _nothing() -> None:
-    """Begin with a store that is open."""
-
-
-class Schedules:
-    """The schedules of one bus of one store. ``begin`` opens the store if needed."""
-
-    def __init__(self, store: EventStore, bus: str, *, begin: Callable[[], Awaitable[object]] = _nothing) -> None:
-        self._store = store
-        self._bus = check_name(bus, "bus")
-        self._begin = begin
+class Schedules(KnownSchedules):
+    """The schedules of one bus of one store, and the verbs that change them."""
 
     async def put(
         self,
@@ -121,16 +105,6 @@ class Schedules:
             stored = known.get(one.name)
             if stored is None or stored.declares() != one.declares():
                 await self.put_declared(one, actor=actor)
-
-    async def get(self, name: str) -> Schedule | None:
-        """Return a schedule as it is now; None if there is none of this name."""
-        await self._begin()
-        return _present(await self._newest(check_schedule_name(name)))
-
-    async def list(self) -> Sequence[Schedule]:
-        """Return all schedules of the bus, in order of their names."""
-        await self._begin()
-        return [one for _, one in sorted((await self._states()).items())]
 
     async def delete(self, name: str, *, actor: str | None = None, reason: str | None = None) -> bool:
         """Delete a schedule. False if there is none of this name. It publishes nothing after this has returned."""
@@ -190,36 +164,13 @@ class Schedules:
         check_actor(actor, reason)
         return (await self._changed(name, change)).runs[-1]
 
-    async def next_runs(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """Return the next slots of a schedule. None of them has a tick while it is paused.
-
-        Raises ``ScheduleNotFound``.
-        """
-        check_batch(count, "count")
-        await self._begin()
-        schedule = _present(await self._newest(check_schedule_name(name)))
-        if schedule is None:
-            raise ScheduleNotFound(name, self._bus)
-        slot = schedule.timing.after(await self._now()) if schedule.paused else schedule.slot_ms
-        found: list[datetime] = []
-        while slot is not None and len(found) < count:
-            found.append(datetime.fromtimestamp(slot / SECOND, UTC))
-            slot = schedule.timing.after(slot)
-        return found
-
-    async def history(self, name: str, limit: int = 100) -> Sequence[Schedule]:
-        """Return the newest states of a schedule, newest first, deleted or not. The store trims old ones."""
-        await self._begin()
-        found = await self._store.find(self._of(check_schedule_name(name), check_batch(limit)))
-        return [state_of(event) for event in found.events]
-
     async def _changed(self, name: str, change: Change) -> Schedule:
         """Make a change, again if another one comes first. Returns the state after it."""
         check_schedule_name(name)
         await self._begin()
         for _ in range(TRIES):
             newest = await self._newest(name)
-            present, number = _present(newest), 1 if newest is None else state_of(newest).number + 1
+            present, number = present_of(newest), 1 if newest is None else state_of(newest).number + 1
             now = await self._now()
             wanted = change(present, number, now)
             if wanted is None:
@@ -249,53 +200,11 @@ class Schedules:
             with suppress(EventNotFound):
                 await self._store.cancel_event(state_id(self._bus, name, number), reason=REPLACED)
 
-    async def _newest(self, name: str) -> Event | None:
-        """Return the newest state. A schedule that is not deleted has a live one, which every store finds soon."""
-        for statuses in (LIVE, ()):
-            found = (await self._store.find(self._of(name, 1, statuses))).events
-            if found:
-                return found[0]
-        return None
-
-    def _of(self, name: str, limit: int, statuses: tuple[EventStatus, ...] = ()) -> EventQuery:
-        parent = chain_id(self._bus, name)
-        return EventQuery(bus=state_bus(self._bus), parent_ids=(parent,), statuses=statuses, limit=limit)
-
-    async def _states(self) -> dict[str, Schedule]:
-        """Return the present schedules by name. A schedule may move to a new state while this reads the pages."""
-        found: dict[str, Schedule] = {}
-        above, top = 0, -1
-        while above != top:
-            above, before = top, None
-            while True:
-                query = EventQuery(bus=state_bus(self._bus), statuses=LIVE, before_id=before, limit=PAGE)
-                page = await self._store.find(query)
-                for event in page.events:
-                    state = state_of(event)
-                    if state.name not in found or found[state.name].number < state.number:
-                        found[state.name] = state
-                top = max([top, *(event.id for event in page.events[:1])])
-                before = page.next_before_id
-                if before is None or before <= above + 1:
-                    break
-        return {name: state for name, state in found.items() if state.action is not ScheduleAction.DELETE}
-
-    async def _now(self) -> int:
-        return milliseconds(await self._store.now())
-
 
 def check_overlap(store: EventStore, overlap: Overlap) -> None:
     """Raise ``UnsupportedByStore`` if the store cannot do this."""
     if overlap is Overlap.QUEUE:
         require(store.features, "ordering_keys", "a schedule with overlap='queue'")
-
-
-def _present(newest: Event | None) -> Schedule | None:
-    """Return the schedule whose newest state this is; None if it is deleted."""
-    if newest is None or newest.status not in LIVE:
-        return None
-    state = state_of(newest)
-    return None if state.action is ScheduleAction.DELETE else state
 
 
 def _next(
