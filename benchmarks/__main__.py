@@ -26,6 +26,7 @@ from benchmarks import (
     postgresql,
     publishing,
     runtime,
+    schedules,
     steps,
     store_servers,
 )
@@ -50,6 +51,7 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "kafka-start": store_servers.run_kafka_start,
     "runtime": runtime.run,
     "steps": steps.run,
+    "schedules": schedules.run,
     "buses": buses.run,
 }
 HOURS = frozenset({"buses"})

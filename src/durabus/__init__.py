@@ -23,6 +23,8 @@ from durabus.errors import (
     NoAnswer,
     NotADeadLetter,
     PayloadDecodeError,
+    ScheduleChanged,
+    ScheduleNotFound,
     SchemaError,
     StoreClosedError,
     StoreError,
@@ -59,6 +61,7 @@ from durabus.queue.event_manager import EventHandler, EventManager
 from durabus.queue.event_queue import EventQueue
 from durabus.queue.locks import LockManager
 from durabus.queue.projections import EventLogProjectionBuilder, ProjectionStatus
+from durabus.schedules.schedule import Schedule
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
@@ -122,6 +125,9 @@ __all__ = [
     "ResultMode",
     "ResultStatus",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleChanged",
+    "ScheduleNotFound",
     "SchemaError",
     "Snooze",
     "StepError",

@@ -21,6 +21,8 @@
     ├── LeaseLost                  the claim is no longer current: nothing was written
     ├── LockHeld                   another holder kept the lock for the whole waiting time
     ├── EventNotFound              no event under this id
+    ├── ScheduleNotFound           no schedule of this name
+    ├── ScheduleChanged            others kept changing the schedule while this change was made
     ├── NotADeadLetter             retry of an event that is not in the dead letters
     ├── EventNotStored             a handler emitted the event, and its attempt did not succeed
     ├── EventFailed                the event whose result was awaited ended in the dead letters
@@ -155,6 +157,26 @@ class EventNotFound(DurabusError):  # noqa: N818  (reads as the sentence it is)
     def __init__(self, ref: int | str) -> None:
         super().__init__(f"no event {ref!r} in the store: it was never published, or it was trimmed, purged or removed")
         self.ref = ref
+
+
+class ScheduleNotFound(DurabusError):  # noqa: N818  (as EventNotFound)
+    """The bus has no schedule of this name."""
+
+    def __init__(self, name: str, bus: str) -> None:
+        super().__init__(f"bus {bus!r} has no schedule {name!r}: it was never put, or it was deleted")
+        self.name = name
+        self.bus = bus
+
+
+class ScheduleChanged(DurabusError):  # noqa: N818  (as EventNotFound)
+    """Other callers, or workers that fire the schedule, came first each time. Nothing of this change was stored."""
+
+    def __init__(self, name: str, bus: str, times: int) -> None:
+        super().__init__(
+            f"schedule {name!r} of bus {bus!r}: others came first {times} times while this change was made. Try again"
+        )
+        self.name = name
+        self.bus = bus
 
 
 class NotADeadLetter(DurabusError):  # noqa: N818  (reads as the sentence it is)

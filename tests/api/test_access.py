@@ -16,10 +16,14 @@ from durabus.model.log_entry import LogPage
 EXEMPT = {"/livez", "/readyz"}
 
 
+def filled(path: str) -> str:
+    return path.replace("{id}", "1").replace("{name}", "a")
+
+
 @cache
 def routes() -> list[tuple[str, str]]:
     paths = create_app("memory://").openapi()["paths"]
-    found = [(method.upper(), path.replace("{id}", "1")) for path, methods in paths.items() for method in methods]
+    found = [(method.upper(), filled(path)) for path, methods in paths.items() for method in methods]
     return [*found, ("GET", "/openapi.json"), ("GET", "/nothing/here"), ("OPTIONS", "/events"), ("PUT", "/events")]
 
 
@@ -69,12 +73,20 @@ SCOPE_OF = {
         ("GET", "/dead-letters"),
         ("GET", "/stats"),
         ("GET", "/metrics"),
+        ("GET", "/schedules"),
+        ("GET", "/schedules/a"),
+        ("GET", "/schedules/a/history"),
     ],
     "admin": [
         ("POST", "/events/1/reset?reason=a"),
         ("POST", "/events/1/cancel?reason=a"),
         ("POST", "/dead-letters/requeue"),
         ("POST", "/dead-letters/purge"),
+        ("PUT", "/schedules/a"),
+        ("DELETE", "/schedules/a"),
+        ("POST", "/schedules/a/pause"),
+        ("POST", "/schedules/a/resume"),
+        ("POST", "/schedules/a/run"),
     ],
 }
 
@@ -92,7 +104,7 @@ async def test_a_scope_opens_its_routes_and_no_other(guarded: Desk, tokens: Toke
 def test_every_route_is_in_the_table_of_scopes() -> None:
     listed = {(method, path.partition("?")[0]) for found in SCOPE_OF.values() for method, path in found}
     paths = create_app("memory://").openapi()["paths"]
-    known = {(method.upper(), path.replace("{id}", "1")) for path, methods in paths.items() for method in methods}
+    known = {(method.upper(), filled(path)) for path, methods in paths.items() for method in methods}
     assert known - listed == {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/events/tail")}
 
 

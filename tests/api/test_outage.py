@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
     "/claims/start": {"claims": [CLAIM]},
     "/dead-letters/requeue": {"ids": [1]},
     "/dead-letters/purge": {"older_than_days": 1},
+    "/schedules/{name}": {"type": "a.b", "every": 5},
 }
 PARAMETERS = {
     "/events/subscribe": {"tags": "a", "worker_id": "w:1"},

@@ -13,6 +13,7 @@ from durabus.cli.app import app
 from durabus.http.auth.tokens import TokenFile
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
+from durabus.schedules.schedules import Schedules
 
 ELSEWHERE = {
     ("demo",): "tests/cli/test_demo.py",
@@ -65,6 +66,7 @@ async def shop(store: EventStore) -> None:
         polled = await queue.poll()
         assert polled is not None
         await queue.finalize(polled.id, error_results=[UnrecoverableError("no such customer")])
+    await Schedules(store, "default").put("nightly", 86_400.0, "report.due")
 
 
 @pytest.mark.parametrize(("path", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])

@@ -199,6 +199,7 @@ PATHS = [
     "/dashboard/dead-letters/confirm?operation=purge",
     "/dashboard/handlers",
     "/dashboard/workers",
+    "/dashboard/schedules",
     "/dashboard/live",
     "/dashboard/events/999999999",
 ]

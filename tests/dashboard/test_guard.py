@@ -29,6 +29,7 @@ PAGES = [
     "/dashboard/dead-letters/confirm?operation=retry",
     "/dashboard/handlers",
     "/dashboard/workers",
+    "/dashboard/schedules",
     "/dashboard/live",
     "/dashboard/tail",
 ]
@@ -38,6 +39,7 @@ FORMS = [
     "/dashboard/events/1/cancel",
     "/dashboard/dead-letters/step",
     "/dashboard/workers/release",
+    "/dashboard/schedules/change",
 ]
 
 

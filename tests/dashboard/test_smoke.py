@@ -27,6 +27,7 @@ PAGES_OF_ROUTES = {
     "/dashboard/dead-letters/confirm": ("/dashboard/dead-letters/confirm?operation=purge", "Purge 3 dead letters?"),
     "/dashboard/handlers": ("/dashboard/handlers", "Handlers"),
     "/dashboard/workers": ("/dashboard/workers", "Workers"),
+    "/dashboard/schedules": ("/dashboard/schedules", "Schedules"),
     "/dashboard/live": ("/dashboard/live", "Live"),
     "/dashboard/pipeline": ("/dashboard/pipeline", "Pipeline"),
 }

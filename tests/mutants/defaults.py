@@ -96,7 +96,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default of archive_after",
-        "bus/event_bus.py",
+        "bus/history.py",
         "ARCHIVE_AFTER = 86_400.0",
         "ARCHIVE_AFTER = 1.0",
         f"{ASKED}a_bus_that_no_node_serves_any_more_is_remembered_for_a_day",

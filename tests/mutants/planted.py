@@ -9,6 +9,7 @@ from tests.mutants.lua import LUA
 from tests.mutants.mutant import Mutant
 from tests.mutants.postgresql import POSTGRESQL
 from tests.mutants.replicated_log import REPLICATED_LOG
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.sqlite import SQLITE
 from tests.mutants.surface import SURFACE
 
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *REPLICATED_LOG,
     *SURFACE,
     *ANSWERS,
+    *SCHEDULES,
 )

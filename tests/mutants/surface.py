@@ -167,8 +167,8 @@ SURFACE = (
     Mutant(
         "HTTP: tags of a token",
         "http/auth/access.py",
-        "(not self.tags or not self.tags.isdisjoint(event.tags))",
-        "True",
+        "return not self.tags or not self.tags.isdisjoint(tags)",
+        "return True",
         "tests/api/test_tenants.py::test_three_tenants_see_nothing_of_each_other",
         "One tenant reads the events of another.",
     ),

@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 from durabus.bus.finder import Finder, FindRequest, Where
 from durabus.bus.handle import Handle, ref_of
-from durabus.bus.history import HistoryLimit, check_archive_after, check_history
+from durabus.bus.history import ARCHIVE_AFTER, HistoryLimit, check_archive_after, check_history
 from durabus.bus.new_events import (
     MAX_DEPTH,
     add_to_parent,
@@ -19,7 +19,8 @@ from durabus.bus.new_events import (
 )
 from durabus.bus.options import BusOptions, check_serve, seconds_or_none
 from durabus.bus.publisher import Publisher
-from durabus.bus.requests import Requesting, Requests
+from durabus.bus.requests import Requests
+from durabus.bus.scheduling import Scheduling
 from durabus.bus.shutdown import Shutdown
 from durabus.bus.subscribing import pattern_of
 from durabus.bus.sync_handle import HandlerEmitter
@@ -42,11 +43,8 @@ from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.telemetry import Metrics, Tracing, tell_settled
 from durabus.worker.worker import Worker
 
-ARCHIVE_AFTER = 86_400.0
-"""Seconds that the store remembers a bus that no node serves any more."""
 
-
-class EventBus(Requesting):
+class EventBus(Scheduling):
     """A named queue with the handlers that this process adds to it.
 
     Processes that open the same store and ``name`` form one fleet: one of them claims each event. An event completes
@@ -197,6 +195,7 @@ class EventBus(Requesting):
                 self._dispatcher.worker_id = default_worker_id()
                 self._registry.name_node()
                 await self._registry.announced()
+                await self._declare()
                 self._refuse_if_shut("start")
                 self._publisher.bind()
                 self._started = True
@@ -327,7 +326,7 @@ class EventBus(Requesting):
     async def _shut_down(self, limit: float) -> None:
         async with self._opening:  # a start that is under way ends first, and raises
             try:
-                await self._shutdown.run(self._worker, limit)
+                await self._shutdown.run(self._worker, self._scheduler, limit)
             finally:
                 self._dispatcher.close()
                 if self._owns_store:
@@ -373,6 +372,7 @@ class EventBus(Requesting):
             )
             self._children.runner = self._worker.children
             self._worker.start()
+            self._start_scheduler()
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
         if self._options.tracing is not None:

@@ -25,6 +25,8 @@ ARCHIVE_EVERY = 5.0
 ARCHIVE_AT_ONCE = 1_000
 ARCHIVE_ROUNDS = 20
 """Maximum number of such batches that a leaving bus archives: it has to end soon."""
+ARCHIVE_AFTER = 86_400.0
+"""Seconds that the store remembers a bus that no node serves any more."""
 MIN_ARCHIVE_AFTER = 60.0
 
 _next_look: WeakKeyDictionary[EventStore, float] = WeakKeyDictionary()

@@ -12,6 +12,7 @@ from durabus.bus.history import HistoryLimit, leave
 from durabus.bus.options import BusOptions
 from durabus.bus.publisher import Publisher
 from durabus.errors import EventBusShutdownError
+from durabus.schedules.scheduler import Scheduler
 from durabus.store.contract import EventStore
 from durabus.worker.heartbeat import in_time
 from durabus.worker.registry import Registry
@@ -51,11 +52,11 @@ class Shutdown:
         self.store_is_away = False
         """Whether the shutdown could not reach the store."""
 
-    async def run(self, worker: Worker | None, limit: float) -> None:
+    async def run(self, worker: Worker | None, scheduler: Scheduler | None, limit: float) -> None:
         """Store what was emitted, stop the worker within ``limit`` seconds, then end the other parts."""
         await self._publisher.flush(limit)
         if worker is not None:
-            await worker.stop(limit)
+            await asyncio.gather(worker.stop(limit), *([] if scheduler is None else [scheduler.stop(limit)]))
             self.store_is_away = worker.store_is_away
         ending = self._publisher.give_up_sending()
         ending |= self._publisher.close(

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
 from durabus.bus.sync_handle import SyncHandle
+from durabus.bus.sync_schedules import SyncSchedules
 from durabus.errors import ConfigurationError, EventBusShutdownError, StoreClosedError
 from durabus.loop_thread import LoopThread
 from durabus.model.event import Event
@@ -23,6 +24,7 @@ from durabus.store.events import EventRef
 from durabus.worker.handler import HandlerFunction
 
 T = TypeVar("T")
+F = TypeVar("F", bound=HandlerFunction)
 
 logger = logging.getLogger("durabus.bus")
 
@@ -148,6 +150,19 @@ class SyncEventBus:
             return handler
 
         return decorate if isinstance(pattern, str | type) else decorate(pattern)
+
+    def every(self, when: str | Duration, **options: Any) -> Callable[[F], F]:
+        """As ``EventBus.every``."""
+
+        def decorate(handler: F) -> F:
+            return self._change(lambda: self._bus.every(when, **options)(handler))
+
+        return decorate
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """As ``EventBus.schedules``."""
+        return SyncSchedules(lambda work: self._running().call(work()), self._bus.schedules)
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """As ``EventBus.unsubscribe``."""

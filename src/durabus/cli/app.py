@@ -21,6 +21,7 @@ from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json
 from durabus.cli.pipeline import pipeline
 from durabus.cli.publish import publish
+from durabus.cli.schedules import schedules
 from durabus.cli.serve import serve
 from durabus.cli.stats import stats
 from durabus.cli.tokens import tokens
@@ -50,6 +51,7 @@ app.command(demo)
 app.command(publish)
 app.command(events)
 app.command(dlq)
+app.command(schedules)
 app.command(stats)
 app.command(db)
 app.command(worker)

@@ -25,6 +25,8 @@ from durabus.errors import (
     InvalidPayloadError,
     LeaseLost,
     NotADeadLetter,
+    ScheduleChanged,
+    ScheduleNotFound,
     SchemaError,
     StoreError,
     UnknownStoreError,
@@ -42,6 +44,13 @@ class Exit(IntEnum):
     NOT_FOUND = 4
     CONFLICT = 5
     INTERRUPTED = 130
+
+
+CONFLICTS: dict[type[DurabusError], str] = {
+    EventEnded: "the event has ended",
+    LeaseLost: "another worker holds the event",
+    ScheduleChanged: "the schedule was not changed",
+}
 
 
 class CommandFailed(Exception):  # noqa: N818  (the name is a sentence)
@@ -77,14 +86,15 @@ def from_error(error: DurabusError) -> CommandFailed:
             return CommandFailed("this store cannot do that", why, code=Exit.FAILED)
         case StoreError():
             return _from_store_error(error)
-        case EventNotFound():
-            return CommandFailed("event not found", why, "`durabus events list` lists the events", code=Exit.NOT_FOUND)
+        case EventNotFound() | ScheduleNotFound():
+            what = "event" if isinstance(error, EventNotFound) else "schedule"
+            hint = f"`durabus {what}s list` lists the {what}s"
+            return CommandFailed(f"{what} not found", why, hint, code=Exit.NOT_FOUND)
         case NotADeadLetter():
             hint = "`durabus events show ID` shows its status"
             return CommandFailed("not a dead letter", why, hint, code=Exit.CONFLICT)
-        case EventEnded() | LeaseLost():
-            what = "the event has ended" if isinstance(error, EventEnded) else "another worker holds the event"
-            return CommandFailed(what, why, code=Exit.CONFLICT)
+        case EventEnded() | LeaseLost() | ScheduleChanged():
+            return CommandFailed(CONFLICTS[type(error)], why, code=Exit.CONFLICT)
         case InvalidPayloadError():
             return CommandFailed("the payload cannot be stored", why, code=Exit.USAGE)
         case InvalidEventError() | ConfigurationError():

@@ -39,7 +39,7 @@ async def publish(
     """
     new = new_event(
         event_type,
-        _payload(data),
+        payload_of(data),
         bus=bus,
         tags=tag,
         delay=delay,
@@ -56,7 +56,8 @@ async def publish(
     print(f"{event.type} is event {event.id} on bus {event.bus} ({event.event_id}){known}")
 
 
-def _payload(data: str) -> Any:
+def payload_of(data: str) -> Any:
+    """The payload that ``--data`` gives."""
     text, source = _text(data)
     try:
         return msgspec.json.decode(text)

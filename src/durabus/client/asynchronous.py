@@ -12,6 +12,7 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import TIMEOUT, ApiCall, ClaimedJob, EventFields
+from durabus.client.schedules import ClientSchedules
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -40,6 +41,7 @@ class Client:
         self.worker_id = worker_id or default_worker_id()
         self._timeout = timeout
         self._http = httpx2.AsyncClient(**calls.client_options(url, token, transport))
+        self.schedules = ClientSchedules(self.send)
 
     async def __aenter__(self) -> Self:
         return self

@@ -150,12 +150,12 @@ def get(path: str, read: Callable[[bytes], T]) -> ApiCall[T]:
 
 def stats(bus: str | None = None) -> ApiCall[Counts]:
     """Events by status."""
-    return get("/stats" + _query(bus=bus), wire.counts)
+    return get("/stats" + query(bus=bus), wire.counts)
 
 
 def dead_letters(*, limit: int = 100, offset: int = 0, bus: str | None = None) -> ApiCall[DeadLetterPage]:
     """Dead letters, newest first."""
-    return get("/dead-letters" + _query(limit=limit, offset=offset, bus=bus), wire.dead_letters)
+    return get("/dead-letters" + query(limit=limit, offset=offset, bus=bus), wire.dead_letters)
 
 
 def requeue(ids: Sequence[int]) -> ApiCall[list[Event]]:
@@ -171,13 +171,13 @@ def purge(older_than_days: float, bus: str | None = None) -> ApiCall[int]:
 
 def reset(id_: int, reason: str) -> ApiCall[dict[str, Any]]:
     """Take an event from its worker. It is not repeated: by then the next worker may hold the event."""
-    path = f"/events/{id_}/reset" + _query(reason=reason)
+    path = f"/events/{id_}/reset" + query(reason=reason)
     return ApiCall(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
 
 
 def cancel(id_: int, reason: str, *, children: bool = False) -> ApiCall[list[Event]]:
     """Cancel an event and, if asked, its live descendants."""
-    path = f"/events/{id_}/cancel" + _query(reason=reason, children="true" if children else None)
+    path = f"/events/{id_}/cancel" + query(reason=reason, children="true" if children else None)
     return ApiCall(method="POST", path=path, read=wire.events, repeatable=True)
 
 
@@ -185,13 +185,13 @@ def show(id_: int, *, include_logs: bool = False, include_results: bool = False)
     """One event, in the format of the design document."""
     asked = {"include_logs": include_logs, "include_results": include_results}
     return get(
-        f"/events/{id_}" + _query(**{name: "true" for name, wanted in asked.items() if wanted}), msgspec.json.decode
+        f"/events/{id_}" + query(**{name: "true" for name, wanted in asked.items() if wanted}), msgspec.json.decode
     )
 
 
 def list_events(**filters: Any) -> ApiCall[dict[str, Any]]:
     """A page of events, in the format of the design document."""
-    return get("/events" + _query(**filters), msgspec.json.decode)
+    return get("/events" + query(**filters), msgspec.json.decode)
 
 
 def one(found: list[T]) -> T:
@@ -207,7 +207,8 @@ def _post(
     return ApiCall(method="POST", path=path, body=encoded, read=read, repeatable=repeatable, patience=patience)
 
 
-def _query(**values: Any) -> str:
+def query(**values: Any) -> str:
+    """The query of an address: those of the values that are given."""
     given = {name: value for name, value in values.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 

@@ -13,6 +13,7 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import TIMEOUT, ApiCall, ClaimedJob, EventFields
+from durabus.client.schedules import SyncClientSchedules
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -41,6 +42,7 @@ class SyncClient:
         self.worker_id = worker_id or default_worker_id()
         self._timeout = timeout
         self._http = httpx2.Client(**calls.client_options(url, token, transport))
+        self.schedules = SyncClientSchedules(self.send)
 
     def __enter__(self) -> Self:
         return self

@@ -23,12 +23,13 @@ from durabus.http.dashboard import (
     overview_page,
     pipeline_page,
     rendering,
+    schedules_page,
     workers_page,
 )
 from durabus.http.middleware import RequestMiddleware
 from durabus.http.openapi import CONFIG, openapi_document
 from durabus.http.problems import Code, Problem, problem_response
-from durabus.http.routes import claims, events, operations
+from durabus.http.routes import claims, events, operations, schedules
 from durabus.http.settings import MAX_BATCH_BODY, Settings
 from durabus.store.connect import default_url
 from durabus.store.contract import EventStore
@@ -36,8 +37,17 @@ from durabus.views.live import LiveViews
 
 logger = logging.getLogger("durabus.server")
 
-PAGES = (rendering, login_page, overview_page, events_page, dead_letters_page, workers_page, pipeline_page)
-ROUTES = [one for module in (events, claims, operations, *PAGES) for one in module.ROUTES]
+PAGES = (
+    rendering,
+    login_page,
+    overview_page,
+    events_page,
+    dead_letters_page,
+    workers_page,
+    schedules_page,
+    pipeline_page,
+)
+ROUTES = [one for module in (events, claims, operations, schedules, *PAGES) for one in module.ROUTES]
 
 
 class HttpApi:
@@ -137,7 +147,7 @@ def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
     paths = sorted({path for handler in handlers for path in handler.paths})
     for handler in handlers:
         for path in handler.paths:
-            methods.setdefault(path.replace(":int", ""), {"OPTIONS"}).update(handler.http_methods)
+            methods.setdefault(path.replace(":int", "").replace(":str", ""), {"OPTIONS"}).update(handler.http_methods)
 
     @route(paths, http_method=["OPTIONS"], status_code=204, opt={"scope": None}, include_in_schema=False)
     async def options(request: AnyRequest) -> Response[None]:

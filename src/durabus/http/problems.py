@@ -26,6 +26,8 @@ from durabus.errors import (
     InvalidPayloadError,
     LeaseLost,
     NotADeadLetter,
+    ScheduleChanged,
+    ScheduleNotFound,
     StoreClosedError,
     StoreUnavailableError,
     UnsupportedByStore,
@@ -49,6 +51,7 @@ class Code(StrEnum):
     SCOPE_MISSING = "scope_missing"
     FOREIGN_SITE = "foreign_site"
     EVENT_NOT_FOUND = "event_not_found"
+    SCHEDULE_NOT_FOUND = "schedule_not_found"
     ADDRESS_NOT_FOUND = "address_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TIMEOUT = "body_timeout"
@@ -56,6 +59,7 @@ class Code(StrEnum):
     NOT_A_DEAD_LETTER = "not_a_dead_letter"
     EVENT_ENDED = "event_ended"
     KEY_TAKEN = "key_taken"
+    SCHEDULE_CHANGED = "schedule_changed"
     CLAIM_TOKEN_TAKEN = "claim_token_taken"  # noqa: S105  (a code)
     BODY_TOO_LARGE = "body_too_large"
     PAYLOAD_TOO_LARGE = "payload_too_large"
@@ -80,12 +84,14 @@ STATUS: dict[Code, int] = {
     Code.FOREIGN_SITE: 403,
     Code.ADDRESS_NOT_FOUND: 404,
     Code.EVENT_NOT_FOUND: 404,
+    Code.SCHEDULE_NOT_FOUND: 404,
     Code.METHOD_NOT_ALLOWED: 405,
     Code.BODY_TIMEOUT: 408,
     Code.LEASE_LOST: 409,
     Code.NOT_A_DEAD_LETTER: 409,
     Code.EVENT_ENDED: 409,
     Code.KEY_TAKEN: 409,
+    Code.SCHEDULE_CHANGED: 409,
     Code.CLAIM_TOKEN_TAKEN: 409,
     Code.BODY_TOO_LARGE: 413,
     Code.PAYLOAD_TOO_LARGE: 413,
@@ -179,6 +185,8 @@ class Problem(Exception):  # noqa: N818  (it is one)
 
 _CODES: dict[type[DurabusError], Code] = {
     EventNotFound: Code.EVENT_NOT_FOUND,
+    ScheduleNotFound: Code.SCHEDULE_NOT_FOUND,
+    ScheduleChanged: Code.SCHEDULE_CHANGED,
     NotADeadLetter: Code.NOT_A_DEAD_LETTER,
     EventEnded: Code.EVENT_ENDED,
     LeaseLost: Code.LEASE_LOST,

@@ -39,6 +39,8 @@ def stored_texts(texts: Sequence[str]) -> tuple[str, ...]:
 
 MAX_PAYLOAD_BYTES = 1_048_576
 MAX_NAME_CHARS = 255
+SCHEDULES_SUFFIX = "~schedules"
+"""The end of the name of a bus with the states of schedules. Users cannot name such a bus."""
 MAX_TAGS = 32
 MAX_TAG_CHARS = 64
 MAX_PRIORITY = 1_000
@@ -79,6 +81,10 @@ def check_name(value: str, what: str) -> str:
         raise InvalidEventError(f"{what} has {len(value)} characters ({value[:40]!r}…): the limit is {MAX_NAME_CHARS}")
     if not value.isprintable():
         raise InvalidEventError(f"{what}={value!r}: control characters and surrogates are not allowed")
+    if what == "bus" and value.endswith(SCHEDULES_SUFFIX):
+        raise InvalidEventError(
+            f"bus={value!r}: a name that ends with {SCHEDULES_SUFFIX!r} belongs to the schedules of a bus"
+        )
     return value
 
 

@@ -36,7 +36,8 @@ LOOK = 0.03
 class Poller:
     """Tells the worker to claim as long as claims bring full batches; once they do not, it waits for hints.
 
-    ``nodes`` returns how many nodes serve the bus.
+    ``nodes`` returns how many nodes serve the bus. ``polls`` returns whether to claim after a wait without a hint;
+    the wait itself has looked for events that are due.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Poller:
         wake: Callable[[], None],
         nodes: Callable[[], int],
         outage: Outage | None = None,
+        polls: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._bus = bus
+        self._polls = polls
         self._poll_interval = poll_interval
         self._wake = wake
         self._nodes = nodes
@@ -125,6 +128,8 @@ class Poller:
             heard = await self._hint(poll)
             if self.heard is not None:
                 self.heard()
+            if not heard and not self._polls():
+                continue
             # The second hint may fail to come though there is work, as on a slow store: the poll interval still holds.
             if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue

@@ -22,12 +22,13 @@ from durabus.model.event import ORDERING_KEY, Event, NewEvent, ordering_key_of
 from durabus.model.limits import MAX_NAME_CHARS
 from durabus.model.payload import decode_payload, encode_payload
 from durabus.model.result import HandlerResult
+from durabus.schedules.schedule import SCHEDULE
 from durabus.store.contract import EventStore
 from durabus.views.steps import without_foreign_events
 
 SCOPE_DIGITS = 24
 KEY_PREFIX = re.compile(rf"^@[0-9a-f]{{{SCOPE_DIGITS}}}@")
-METADATA_PREFIX = re.compile(rf'("{ORDERING_KEY}":\s*")@[0-9a-f]{{{SCOPE_DIGITS}}}@')
+METADATA_PREFIX = re.compile(rf'("(?:{ORDERING_KEY}|{SCHEDULE})":\s*")@[0-9a-f]{{{SCOPE_DIGITS}}}@')
 UUID_FREE_BITS = ~((0xF << 76) | (0x3 << 62))
 UUID_VERSION_8 = (0x8 << 76) | (0x2 << 62)
 MAX_KEY_CHARS = MAX_NAME_CHARS - SCOPE_DIGITS - 2
@@ -62,7 +63,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, event: Event) -> bool:
         """Whether this sender may see the stored event: its bus, and at least one of its tags."""
-        return self.may_use_bus(event.bus) and (not self.tags or not self.tags.isdisjoint(event.tags))
+        return self.may_use_bus(event.bus) and self.sees_tags(event.tags)
+
+    def sees_tags(self, tags: Iterable[str]) -> bool:
+        """Whether this sender may see what carries these tags, on a bus that it may use."""
+        return not self.tags or not self.tags.isdisjoint(tags)
 
     def sees_as_much_as(self, other: Principal) -> bool:
         """Whether this sender may see every event that ``other`` may see."""
@@ -163,6 +168,11 @@ def shown(principal: Principal, event: Event) -> Event:
         idempotency_key=None if key is None else KEY_PREFIX.sub("", key),
         metadata_json=None if metadata is None else METADATA_PREFIX.sub(r"\1", metadata),
     )
+
+
+def scoped_name(principal: Principal, name: str) -> str:
+    """The name of a schedule as the server stores it."""
+    return _scoped_key(principal, name, "name") if principal.tags else name
 
 
 def shown_results(principal: Principal, bus: str, results: Sequence[HandlerResult]) -> Sequence[HandlerResult]:
