@@ -26,13 +26,12 @@ class News:
     A query on these rows needs no task that opens a file, so it takes a fraction of a second.
     """
 
-    def __init__(self, lake: Lake, first_seq: int, end: int) -> None:
+    def __init__(self, lake: Lake, first_seq: int, end: int, table: pa.Table) -> None:
         """``end`` is the ``seq`` after the newest entry."""
         self._lake = lake
         self.first_seq = first_seq
         self.end = end
-        entries = lake.read(EVENT_LOG.name).where((F.col("seq") >= first_seq) & (F.col("seq") < end))
-        self.table: pa.Table = entries.toArrow()
+        self.table = table
         """The new entries themselves."""
 
     @cached_property
@@ -85,9 +84,17 @@ class News:
 _FIRST = Action.PUBLISHED.value
 
 
-def read_news(lake: Lake, first_seq: int, end: int) -> News | None:
-    """Return the entries of bronze from ``first_seq`` on, if they are few; None if there are none or too many."""
-    return News(lake, first_seq, end) if 0 < end - first_seq <= FEW_ENTRIES else None
+def read_news(lake: Lake, first_seq: int, end: int, entries: pa.Table | None) -> News | None:
+    """Return the entries of bronze from ``first_seq`` on, if they are few; None if there are none or too many.
+
+    ``entries`` are these rows, if they were read already.
+    """
+    if not 0 < end - first_seq <= FEW_ENTRIES:
+        return None
+    if entries is None:
+        log = lake.read(EVENT_LOG.name).where((F.col("seq") >= first_seq) & (F.col("seq") < end))
+        entries = log.toArrow()
+    return News(lake, first_seq, end, entries)
 
 
 def in_ranges(column: str, ids: Sequence[int]) -> str:
