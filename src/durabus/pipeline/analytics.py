@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.model.statuses import Action
 from durabus.pipeline.activity import activity, as_rows, changes, parents_of
 from durabus.pipeline.archive import bronze_end
-from durabus.pipeline.derive import entries_of
+from durabus.pipeline.derive import entries_of, open_attempts
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.schema import ACTIVITY, ATTEMPTS, EVENT_LOG
@@ -36,10 +36,9 @@ def analyze(
     if they are few.
     """
     now = F.timestamp_micros(F.lit(int(as_of * 1e6)))
-    stale = stale_workers(lake.read(ATTEMPTS.name), now, stale_after)
     # Spark and Delta spend most of a small table's time on planning and committing, so writing in parallel is faster.
     with ThreadPoolExecutor(2) as threads:
-        written = threads.submit(_write_stale, lake, stale)
+        written = threads.submit(_write_stale, lake, now, stale_after)
         count = update_activity(lake, news)
         written.result()
     write_slos(lake, slos, as_of)
@@ -179,10 +178,14 @@ def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER
     )
 
 
-def _write_stale(lake: Lake, found: DataFrame) -> None:
+def _write_stale(lake: Lake, as_of: Column, after: float) -> None:
     """Write the stale workers, unless the table is known to have these rows. Mostly there are none."""
+    known: pa.Table | None = lake.memory.get(STALE, _STALE_ROWS)
+    held = open_attempts(lake)
+    if held is not None and not len(held) and known is not None and not len(known):
+        return
+    found = stale_workers(lake.read(ATTEMPTS.name) if held is None else lake.spark.createDataFrame(held), as_of, after)
     rows = found.toArrow()
-    known = lake.memory.get(STALE, _STALE_ROWS)
     if known is None or not rows.equals(known):
         lake.overwrite(lake.spark.createDataFrame(rows, found.schema).coalesce(1), STALE)
         lake.memory.keep(STALE, _STALE_ROWS, rows)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.model.statuses import Action
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG
-from durabus.pipeline.silver import events
+from durabus.pipeline.silver import attempts, events
 
 FEW_ENTRIES = 20_000
 """Maximum number of new entries that the driver keeps in memory. More are read from the table by each step."""
@@ -79,6 +79,11 @@ class News:
     def events(self) -> DataFrame:
         """The new rows of ``silver.events``."""
         return self._lake.spark.createDataFrame(events(self.histories).toArrow())
+
+    @cached_property
+    def attempts_table(self) -> pa.Table:
+        """The new rows of ``silver.attempts``, in the driver's memory."""
+        return attempts(self.histories).toArrow()
 
 
 _FIRST = Action.PUBLISHED.value
