@@ -10,7 +10,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.model.statuses import Action
+from durabus.model.statuses import TERMINAL, Action
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG
 from durabus.pipeline.silver import attempts, events
@@ -76,14 +76,29 @@ class News:
         return self._lake.spark.createDataFrame(self.entries)
 
     @cached_property
+    def events_table(self) -> pa.Table:
+        """The new rows of ``silver.events``, in the driver's memory."""
+        return events(self.histories).toArrow()
+
+    @cached_property
     def events(self) -> DataFrame:
         """The new rows of ``silver.events``."""
-        return self._lake.spark.createDataFrame(events(self.histories).toArrow())
+        return self._lake.spark.createDataFrame(self.events_table)
 
     @cached_property
     def attempts_table(self) -> pa.Table:
         """The new rows of ``silver.attempts``, in the driver's memory."""
         return attempts(self.histories).toArrow()
+
+    @cached_property
+    def ended_before(self) -> list[int]:
+        """The ids of those events that had ended before the new entries."""
+        newest: dict[int, tuple[int, str]] = {}
+        for row in self.entries.select(["id", "seq", "status"]).to_pylist() if self.older else ():
+            if row["seq"] < self.first_seq:
+                entry = row["seq"], row["status"]
+                newest[row["id"]] = max(entry, newest.get(row["id"], entry))
+        return [one for one, (_, status) in newest.items() if status in TERMINAL]
 
 
 _FIRST = Action.PUBLISHED.value
