@@ -118,8 +118,8 @@ def _add_few(lake: Lake, news: News, seen: int) -> None:
     spark = lake.spark
     named = news.table["parent_id"].null_count < len(news.table)
     parents = _parents(lake, news.rows) if named else None
-    added = spark.createDataFrame(changes(news.histories, parents, after=seen).toArrow())
-    periods = added.select("step", "since").distinct().toArrow()
+    made = changes(news.histories, parents, after=seen).toArrow()
+    added, periods = spark.createDataFrame(made), made.group_by(["step", "since"]).aggregate([])
     touched = of_keys(periods)
     if touched is None:
         _add(lake, seen, news.end)
@@ -128,12 +128,12 @@ def _add_few(lake: Lake, news: News, seen: int) -> None:
     if recent is None:
         known = lake.read(ACTIVITY.name).groupBy("step").agg(F.max("since").alias("since")).toArrow().to_pylist()
         recent = Recent(pa.table({}), {one["step"]: one["since"] for one in known})
-    made = as_rows(added, _rows_before(lake, recent, periods, touched)).toArrow()
-    lake.replace_where(spark.createDataFrame(made).coalesce(1), ACTIVITY.name, touched)
+    rows = as_rows(added, _rows_before(lake, recent, periods, touched)).toArrow()
+    lake.replace_where(spark.createDataFrame(rows).coalesce(1), ACTIVITY.name, touched)
     newest = dict(recent.newest)
     for one in periods.to_pylist():
         newest[one["step"]] = max(one["since"], newest.get(one["step"], one["since"]))
-    lake.memory.keep(ACTIVITY.name, _RECENT, Recent(made, newest))
+    lake.memory.keep(ACTIVITY.name, _RECENT, Recent(rows, newest))
 
 
 def _rows_before(lake: Lake, recent: Recent, periods: pa.Table, touched: str) -> DataFrame | None:
