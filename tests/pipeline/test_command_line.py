@@ -235,7 +235,7 @@ def test_plan_and_graph_say_what_a_run_would_do(durabus: Any, tmp_path: Path, mo
     (folder / "later.sql").write_text("-- key: id\n-- inputs: silver.order_placed\nSELECT 1 AS id FROM {order_placed}")
     found = json.loads(durabus("pipeline", "plan", "--projections", "declared/", "--json")[0])["plan"]
     modes = {one["projection"]: one["mode"] for one in found}
-    assert modes == {"hourly_counters": "upsert", "by_bus": "upsert", "busiest": "full", "later": "unknown"}
+    assert modes == {"hourly_counters": "add", "by_bus": "add", "busiest": "full", "later": "unknown"}
     assert list(modes).index("by_bus") < list(modes).index("busiest")
     why = {one["projection"]: one["why"] for one in found}
     assert "has no table silver.order_placed: `durabus pipeline run` makes it" in why["later"]
@@ -245,7 +245,7 @@ def test_plan_and_graph_say_what_a_run_would_do(durabus: Any, tmp_path: Path, mo
         "    return events.groupBy('type').count()\n"
     )
     shown = durabus("pipeline", "plan", "--projections", "my_tables")[0]
-    assert re.search(r"kinds v1 +silver\.events +upsert +the rows of a changed type are computed again", shown)
+    assert re.search(r"kinds v1 +silver\.events +add +new input is added to the row of its type", shown)
     drawn = durabus("pipeline", "graph", "--projections", "my_tables", "--out", "tables.svg")[0]
     assert drawn.strip() == str(tmp_path / "tables.svg")
     assert ">gold.kinds</text>" in (tmp_path / "tables.svg").read_text(encoding="utf-8")

@@ -32,12 +32,14 @@ def cached(events: DataFrame) -> DataFrame:
 
 
 PROVEN = {
-    "upsert": [
+    "add": [
         hourly_counters(),
         latest_state("order"),
         journeys("order"),
-        sql(f"SELECT {CUSTOMER} AS customer, count(*) AS n FROM {{events}} GROUP BY 1 HAVING n > 2", "customer"),
         sql("SELECT date_trunc('HOUR', published_at) AS hour, count(*) AS n FROM {events} GROUP BY 1", "hour"),
+    ],
+    "upsert": [
+        sql(f"SELECT {CUSTOMER} AS customer, count(*) AS n FROM {{events}} GROUP BY 1 HAVING n > 2", "customer"),
         sql("SELECT a.bus, count(b.id) AS n FROM {events} a LEFT JOIN {events} b ON a.bus = b.bus GROUP BY 1", "bus"),
         sql(
             "SELECT e.id, count(l.seq) AS n FROM {events} e LEFT JOIN {event_log} l ON l.id = e.id GROUP BY 1",

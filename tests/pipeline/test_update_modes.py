@@ -73,7 +73,7 @@ MODES = {
     "order_totals": "upsert",
     "order_states": "scd2",
     "failures": "append",
-    "minutes": "upsert",
+    "minutes": "add",
     "newest": "window",
     "per_worker": "full",
     "statuses": "full",

@@ -23,8 +23,8 @@ def plan(
 ) -> None:
     """Show in which order a run updates the projections, which rows of each it computes, and why.
 
-    append: the new rows only. upsert, window: the rows of changed keys. scd2: all rows of changed entities.
-    full: the whole table.
+    append: the new rows only. add: the rows of changed keys, from these rows and new events. upsert, window: the rows
+    of changed keys, from all of their events. scd2: all rows of changed entities. full: the whole table.
 
     Example: durabus pipeline plan --projections projections/ --lake lake
     """

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.model.statuses import Action
 from durabus.pipeline.activity import activity, as_rows, changes, parents_of
 from durabus.pipeline.archive import bronze_end
-from durabus.pipeline.derive import entries_of
+from durabus.pipeline.derive import entries_of, open_attempts
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.schema import ACTIVITY, ATTEMPTS, EVENT_LOG
@@ -36,10 +36,9 @@ def analyze(
     if they are few.
     """
     now = F.timestamp_micros(F.lit(int(as_of * 1e6)))
-    stale = stale_workers(lake.read(ATTEMPTS.name), now, stale_after)
     # Spark and Delta spend most of a small table's time on planning and committing, so writing in parallel is faster.
     with ThreadPoolExecutor(2) as threads:
-        written = threads.submit(_write_stale, lake, stale)
+        written = threads.submit(_write_stale, lake, now, stale_after)
         count = update_activity(lake, news)
         written.result()
     write_slos(lake, slos, as_of)
@@ -119,8 +118,8 @@ def _add_few(lake: Lake, news: News, seen: int) -> None:
     spark = lake.spark
     named = news.table["parent_id"].null_count < len(news.table)
     parents = _parents(lake, news.rows) if named else None
-    added = spark.createDataFrame(changes(news.histories, parents, after=seen).toArrow())
-    periods = added.select("step", "since").distinct().toArrow()
+    made = changes(news.histories, parents, after=seen).toArrow()
+    added, periods = spark.createDataFrame(made), made.group_by(["step", "since"]).aggregate([])
     touched = of_keys(periods)
     if touched is None:
         _add(lake, seen, news.end)
@@ -129,12 +128,12 @@ def _add_few(lake: Lake, news: News, seen: int) -> None:
     if recent is None:
         known = lake.read(ACTIVITY.name).groupBy("step").agg(F.max("since").alias("since")).toArrow().to_pylist()
         recent = Recent(pa.table({}), {one["step"]: one["since"] for one in known})
-    made = as_rows(added, _rows_before(lake, recent, periods, touched)).toArrow()
-    lake.replace_where(spark.createDataFrame(made).coalesce(1), ACTIVITY.name, touched)
+    rows = as_rows(added, _rows_before(lake, recent, periods, touched)).toArrow()
+    lake.replace_where(spark.createDataFrame(rows).coalesce(1), ACTIVITY.name, touched)
     newest = dict(recent.newest)
     for one in periods.to_pylist():
         newest[one["step"]] = max(one["since"], newest.get(one["step"], one["since"]))
-    lake.memory.keep(ACTIVITY.name, _RECENT, Recent(made, newest))
+    lake.memory.keep(ACTIVITY.name, _RECENT, Recent(rows, newest))
 
 
 def _rows_before(lake: Lake, recent: Recent, periods: pa.Table, touched: str) -> DataFrame | None:
@@ -179,10 +178,14 @@ def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER
     )
 
 
-def _write_stale(lake: Lake, found: DataFrame) -> None:
+def _write_stale(lake: Lake, as_of: Column, after: float) -> None:
     """Write the stale workers, unless the table is known to have these rows. Mostly there are none."""
+    known: pa.Table | None = lake.memory.get(STALE, _STALE_ROWS)
+    held = open_attempts(lake)
+    if held is not None and not len(held) and known is not None and not len(known):
+        return
+    found = stale_workers(lake.read(ATTEMPTS.name) if held is None else lake.spark.createDataFrame(held), as_of, after)
     rows = found.toArrow()
-    known = lake.memory.get(STALE, _STALE_ROWS)
     if known is None or not rows.equals(known):
         lake.overwrite(lake.spark.createDataFrame(rows, found.schema).coalesce(1), STALE)
         lake.memory.keep(STALE, _STALE_ROWS, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -73,6 +74,20 @@ def _end_from(lake: Lake, seq: int) -> Reached:
     return reached
 
 
+def _end_of(lake: Lake, before: Reached, entries: pa.Table) -> Reached:
+    """Return the end of bronze. ``entries`` are its rows from the end ``before`` on."""
+    rows = entries.select(["seq", "position", "event_id", "action"]).sort_by("seq").to_pylist()
+    newest = rows[-1]
+    reached = Reached(
+        rows=newest["seq"] + 1,
+        position=newest["position"],
+        before=rows[-2]["position"] if len(rows) > 1 else before.position,
+        entry=(newest["event_id"], newest["action"]),
+    )
+    lake.memory.keep(EVENT_LOG.name, _END, reached)
+    return reached
+
+
 def event_log(log: DataFrame, first_seq: int) -> DataFrame:
     """Return ``bronze.event_log`` from rows of the durabus source. The first row gets ``first_seq``."""
     return log.select(
@@ -119,6 +134,8 @@ class Archive:
         self._accept_gap = accept_gap
         self.end = Reached()
         """The end of bronze after the last ``begin`` or ``run``."""
+        self.entries: pa.Table | None = None
+        """The rows that the last ``run`` added to bronze, as the table has them; None if they are not in memory."""
         self._rows_per_task = min(rows_per_batch, ROWS_PER_PARTITION)
         self._rows_per_page, pages = pages_of(self._rows_per_task)
         self._pages_per_batch = rows_per_batch // self._rows_per_task * pages
@@ -126,11 +143,12 @@ class Archive:
     def run(self, on_batch: OnBatch = lambda _: None, *, since: Reached | None = None) -> Archived:
         """Archive all entries that are committed now, in batches. ``since`` is what ``begin`` has just returned."""
         reached = self.begin() if since is None else since
-        before = reached.rows
+        before, self.entries = reached.rows, None
         head = self._session.ask(lambda store: store.log_head())
         while reached.position != head and (ends := self._cut(reached.position, head)):
             self._write(reached, ends)
-            total, reached = reached.rows, self._read_back(reached)
+            total = reached.rows
+            reached, self.entries = self._read_back(reached, few=total == before and len(ends) == 1)
             if reached.rows <= total:
                 raise PipelineError(
                     f"{EVENT_LOG.name} did not grow beyond row {total}: it was restored to an older version or another "
@@ -140,9 +158,12 @@ class Archive:
         self.end = reached
         return Archived(rows=reached.rows - before, total=reached.rows)
 
-    def _read_back(self, before: Reached) -> Reached:
-        """Return the end of bronze after a write, as the table has it."""
-        return _end_from(self._lake, before.rows - 1) if before.rows else bronze_end(self._lake)
+    def _read_back(self, before: Reached, *, few: bool) -> tuple[Reached, pa.Table | None]:
+        """Return the end of bronze after a write, as the table has it, and the new rows if they are few."""
+        if few:
+            entries = self._lake.read(EVENT_LOG.name).where(F.col("seq") >= before.rows).toArrow()
+            return (_end_of(self._lake, before, entries), entries) if len(entries) else (before, None)
+        return (_end_from(self._lake, before.rows - 1) if before.rows else bronze_end(self._lake)), None
 
     def begin(self) -> Reached:
         """Return the end of bronze. Raises ``PipelineError`` if the store's log has another entry at this position.

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -22,7 +23,9 @@ from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.upserting import of_keys
 
 Transform = Callable[[DataFrame], DataFrame]
-_SEEN = "seen"
+_SEEN, _OPEN = "seen", "open"
+MOST_OPEN = 10_000
+"""Maximum number of claims without an end that the driver keeps in memory."""
 TRANSFORMS: dict[str, tuple[Table, Transform, list[str] | None]] = {
     EVENTS.name: (EVENTS, events, None),
     ATTEMPTS.name: (ATTEMPTS, attempts, OF_ATTEMPTS),
@@ -37,7 +40,7 @@ def update_silver(lake: Lake, name: str, news: News | None = None) -> int:
     leaves the table unchanged, and a repeated run changes nothing. ``news`` are the entries that this run has added to
     bronze; a table that has not seen all entries before them does without.
     """
-    table, transform, actions = TRANSFORMS[name]
+    table, _, actions = TRANSFORMS[name]
     end = bronze_end(lake).rows
     seen = _seen(lake, table)
     if seen is None:  # absent, empty, or of an older durabus
@@ -45,7 +48,7 @@ def update_silver(lake: Lake, name: str, news: News | None = None) -> int:
     if seen == end - 1:
         return 0
     if news is not None and news.first_seq <= seen + 1:
-        count = _merge_news(lake, table, transform, actions, news, fresh=news.first_seq == seen + 1 and not news.older)
+        count = _merge_news(lake, table, actions, news, fresh=news.first_seq == seen + 1 and not news.older)
     else:
         count = merge_entries(lake, name, F.col("seq") > seen)
     lake.memory.keep(name, _SEEN, end - 1)
@@ -63,14 +66,13 @@ def _seen(lake: Lake, table: Table) -> int | None:
     return None if newest is None else int(newest)
 
 
-def _merge_news(
-    lake: Lake, table: Table, transform: Transform, actions: Sequence[str] | None, news: News, *, fresh: bool
-) -> int:
+def _merge_news(lake: Lake, table: Table, actions: Sequence[str] | None, news: News, *, fresh: bool) -> int:
     """Write the rows of the events that have new entries. If they are ``fresh``, the table has no row of them yet."""
     count = len(news.table) if actions is None else sum(one in actions for one in news.table["action"].to_pylist())
     if not count:
         return 0
-    rows = news.events if table is EVENTS else transform(news.histories)
+    rows = news.events if table is EVENTS else lake.spark.createDataFrame(news.attempts_table)
+    open_before: pa.Table | None = lake.memory.get(ATTEMPTS.name, _OPEN)
     condition = of_keys(pa.table({"id": pa.array(news.ids, pa.int64())}))
     if fresh:
         lake.append(rows.coalesce(1), table)
@@ -78,7 +80,26 @@ def _merge_news(
         lake.replace_where(rows.coalesce(1), table.name, condition)
     else:
         lake.merge(rows, table.name, table.key, within=news.within)
+    if table is ATTEMPTS and open_before is not None:
+        others = open_before.filter(pc.invert(pc.is_in(open_before["id"], pa.array(news.ids, pa.int64()))))
+        new = news.attempts_table.filter(pc.field("outcome").is_null())
+        _keep_open(lake, pa.concat_tables([others, new], promote_options="default"))
     return count
+
+
+def open_attempts(lake: Lake) -> pa.Table | None:
+    """Return the rows of ``silver.attempts`` without an end; None if they are too many for the driver's memory."""
+    found: pa.Table | None = lake.memory.get(ATTEMPTS.name, _OPEN)
+    if found is None:
+        found = lake.read(ATTEMPTS.name).where(F.col("outcome").isNull()).limit(MOST_OPEN + 1).toArrow()
+        _keep_open(lake, found)
+    return found if len(found) <= MOST_OPEN else None
+
+
+def _keep_open(lake: Lake, rows: pa.Table) -> None:
+    """Keep in memory that these are the rows of ``silver.attempts`` without an end, if they are few."""
+    if len(rows) <= MOST_OPEN:
+        lake.memory.keep(ATTEMPTS.name, _OPEN, rows)
 
 
 def merge_entries(lake: Lake, name: str, condition: Column) -> int:

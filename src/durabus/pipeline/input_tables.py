@@ -7,11 +7,12 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from pyspark.sql.types import StructType
 
 from durabus.errors import ConfigurationError, PipelineError
+from durabus.model.pattern import matches
 from durabus.pipeline.expectations import OnBreak
 from durabus.pipeline.key_tracing import Feed, KeyTrace, trace_key, with_expressions
 from durabus.pipeline.lake import Lake, is_url, lake_path, newest_version, read_delta
@@ -24,11 +25,12 @@ from durabus.pipeline.upcasts import upcasted_or_failed
 
 CORE = {table.name: table for table in (EVENT_LOG, EVENTS, ATTEMPTS)}
 _FEEDS = {
-    EVENT_LOG.name: Feed(seq="seq", fixed=frozenset(EVENT_LOG.columns), since="at", appended=True),
+    EVENT_LOG.name: Feed(seq="seq", fixed=frozenset(EVENT_LOG.columns), since="at", appended=True, tells_new=True),
     EVENTS.name: Feed(
         seq="last_seq",
         fixed=frozenset(("id", "event_id", "bus", "type", "published_at", "payload", "first_seq")),
         since="last_at",
+        tells_new=True,
     ),
     ATTEMPTS.name: Feed(
         seq="last_seq",
@@ -39,9 +41,10 @@ _FEEDS = {
 _TYPED_SEQ = "durabus_seq"
 _CHANGING = {"durabus_status", "durabus_ended_at", _TYPED_SEQ}
 """The columns of a typed table that change while its event lives."""
+_ENDED = "ended_at IS NOT NULL"
 _REPLACED = "replaced"
-_TRACES: dict[tuple[str, ...], KeyTrace] = {}
-"""What this process has traced, by fingerprint and columns of the inputs."""
+_TRACES: dict[tuple[SparkSession, tuple[str, ...]], KeyTrace] = {}
+"""What this process has traced, by Spark session, fingerprint and columns of the inputs."""
 
 
 def in_columns(table: Table) -> StructType:
@@ -108,7 +111,8 @@ class InputTables:
         """Return how a projection is updated."""
         schemas = {name: self.schema(name) for name in projection.inputs}
         feeds = {name: feed for name in projection.inputs if (feed := self.feed(name)) is not None}
-        known = (projection.fingerprint, *(f"{schemas[name].json()} {feeds.get(name)}" for name in projection.inputs))
+        inputs = (f"{schemas[name].json()} {feeds.get(name)}" for name in projection.inputs)
+        known = self._lake.spark, (projection.fingerprint, *inputs)
         if known not in _TRACES:
             _TRACES[known] = trace_key(self._lake.spark, projection, schemas, feeds)
         return _TRACES[known]
@@ -128,7 +132,7 @@ class InputTables:
         if name != EVENTS.name:
             return self._opened(name, versions.get(name) if self.feed(name) is None else None)
         events = self._events(self._lake.read(name), projection)
-        return events if projection.live else events.where("ended_at IS NOT NULL")
+        return events if projection.live else events.where(_ENDED)
 
     def changed(self, name: str, projection: Projection, *, seen: int, news: News | None) -> DataFrame:
         """Return the rows of an input with a feed that changed after the entry ``seen``."""
@@ -137,6 +141,21 @@ class InputTables:
         if news is not None and name == EVENT_LOG.name:
             return news.rows
         return self.matching(name, projection, F.col(self._fed(name).seq) > seen)
+
+    def added(self, projection: Projection, news: News) -> tuple[DataFrame, int] | None:
+        """Return the new rows of the only input, and the number of its changed rows.
+
+        None if a row that the projection has used before has changed.
+        """
+        if projection.inputs[0] == EVENT_LOG.name:
+            return news.rows, len(news.table)
+        used = set(news.older if projection.live else news.ended_before)
+        kinds = [(row["id"], row["type"]) for row in news.events_table.select(["id", "type"]).to_pylist()]
+        changed = [one for one, kind in kinds if any(matches(pattern, kind) for pattern in projection.types)]
+        if not used.isdisjoint(changed):
+            return None
+        rows = self._chosen(news.events, projection)
+        return (rows if projection.live else rows.where(_ENDED)), len(changed)
 
     def matching(self, name: str, projection: Projection, condition: Column) -> DataFrame:
         """Return the rows of an input that meet a condition. Of events, also those that have not ended."""
@@ -149,9 +168,11 @@ class InputTables:
         return feed
 
     @staticmethod
-    def _events(events: DataFrame, projection: Projection) -> DataFrame:
-        chosen = upcasted_or_failed(events.where(of_types(projection.types)))
-        return with_expressions(chosen, projection)
+    def _chosen(events: DataFrame, projection: Projection) -> DataFrame:
+        return upcasted_or_failed(events.where(of_types(projection.types)))
+
+    def _events(self, events: DataFrame, projection: Projection) -> DataFrame:
+        return with_expressions(self._chosen(events, projection), projection)
 
     def _place(self, name: str) -> str:
         if is_own_table(name):

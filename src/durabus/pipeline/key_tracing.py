@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from durabus.errors import ConfigurationError
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import EVENTS
+from durabus.pipeline.upserting import Addition, analyzed, each, find_addition, kind, nodes, optimized, query_of
 
 _SEED = 42
 """The result of ``xxhash64(NULL)``. A filter for it accepts NULL, so Spark does not turn an outer join into another."""
@@ -52,6 +53,7 @@ class UpdateMode(StrEnum):
     """How a run updates a projection."""
 
     APPEND = "append"
+    ADD = "add"
     UPSERT = "upsert"
     WINDOW = "window"
     SCD2 = "scd2"
@@ -62,20 +64,23 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     """How changed rows of an input are found: ``seq`` is the column with the newest log entry that a row includes.
 
     Columns in ``fixed`` keep their value in a row. An input that is ``appended`` keeps its rows as they are.
-    ``since`` is a SQL expression for the instant of that entry, if the input has one.
+    ``since`` is a SQL expression for the instant of that entry, if the input has one. ``tells_new`` is set if a run
+    knows which changed rows the input did not have before.
     """
 
     seq: str
     fixed: frozenset[str]
     since: str | None = None
     appended: bool = False
+    tells_new: bool = False
 
 
 class KeyTrace(msgspec.Struct, frozen=True, kw_only=True):
     """How a projection is updated, and why so.
 
     ``by`` are those columns of the key that could be traced: an update computes all rows with a changed value of them.
-    ``sources`` has, for each input with a feed, a SQL expression for each column of ``by``.
+    ``sources`` has, for each input with a feed, a SQL expression for each column of ``by``. ``addition`` says how new
+    rows of the input are added, if the mode is ``ADD``.
     """
 
     mode: UpdateMode
@@ -83,6 +88,7 @@ class KeyTrace(msgspec.Struct, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
     schema: StructType
+    addition: Addition | None = None
 
 
 class _Leaf(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,10 +143,10 @@ def _traced(
     fed = [name for name in projection.inputs if name in feeds]
     if not fed:
         raise _Stopped(f"only the version of {_listed(projection.inputs)} says that something has changed")
-    analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
-    _refuse_time(rows.sparkSession, analyzed)
-    inputs = {_rdd_of(_plan(frame)): name for name, frame in raw.items()}
-    before = _read(_plan(rows), inputs, feeds)
+    plan = analyzed(rows)
+    _refuse_time(rows.sparkSession, plan)
+    inputs = {_rdd_of(optimized(frame)): name for name, frame in raw.items()}
+    before = _read(optimized(rows), inputs, feeds)
     found: dict[str, dict[str, str]] = {}
     reasons: list[str] = []
     for column in projection.key:
@@ -153,10 +159,15 @@ def _traced(
     by = tuple(found)
     sources = {name: tuple(found[column][name] for column in by) for name in fed}
     whole = [name for name in projection.inputs if name not in feeds]
-    mode, why = _mode(projection, by, sources, feeds, {_kind(node) for node in _nodes(analyzed)})
+    mode, why = _mode(projection, by, sources, feeds, {kind(node) for node in nodes(plan)})
+    addition = None
+    if mode is UpdateMode.UPSERT and len(projection.inputs) == 1 and feeds[fed[0]].tells_new:
+        addition = find_addition(rows.sparkSession, optimized(rows), tuple(projection.key))
+    if addition is not None:
+        mode, why = UpdateMode.ADD, f"new input is added to the row of its {_listed(by)}"
     if whole:
         why += f"; all rows if {_listed(whole)} has changed"
-    return KeyTrace(mode=mode, why=why, by=by, sources=sources, schema=rows.schema)
+    return KeyTrace(mode=mode, why=why, by=by, sources=sources, schema=rows.schema, addition=addition)
 
 
 def _mode(
@@ -189,9 +200,9 @@ def _unreadable(spark: SparkSession, schema: StructType) -> DataFrame:
     return spark.createDataFrame(spark.sparkContext.parallelize([0], 1).map(fail), schema)
 
 
-def _refuse_time(spark: SparkSession, analyzed: JavaObject) -> None:
+def _refuse_time(spark: SparkSession, plan: JavaObject) -> None:
     patterns = spark.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
-    if analyzed.containsPattern(patterns.CURRENT_LIKE()):
+    if plan.containsPattern(patterns.CURRENT_LIKE()):
         raise _Stopped("it uses the current time, date, user or catalog, which change while its inputs stay")
 
 
@@ -204,7 +215,7 @@ def _sources(  # noqa: PLR0917  (a step of one function)
     before: Sequence[str],
 ) -> dict[str, str]:
     """Return a SQL expression over each input with a feed for a column of the key."""
-    plan = _plan(_marked(rows, rows.columns.index(column)))
+    plan = optimized(_marked(rows, rows.columns.index(column)))
     if sorted(_read(plan, inputs, feeds)) != sorted(before):
         raise _Stopped(f"its key {column} is the same value for many rows")
     texts: dict[str, str] = {}
@@ -236,71 +247,53 @@ def _marked(rows: DataFrame, index: int) -> DataFrame:
     return named.where(F.xxhash64(f"c{index}") == F.lit(_SEED))
 
 
-def _plan(rows: DataFrame) -> JavaObject:
-    return rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
-
-
-def _kind(node: JavaObject) -> str:
-    return str(node.getClass().getSimpleName()).rstrip("$")
-
-
-def _each(sequence: JavaObject) -> Iterator[JavaObject]:
-    return (sequence.apply(n) for n in range(sequence.size()))
-
-
-def _nodes(plan: JavaObject) -> Iterator[JavaObject]:
-    yield plan
-    for child in _each(plan.children()):
-        yield from _nodes(child)
-
-
 def _references(expression: JavaObject) -> list[JavaObject]:
-    return list(_each(expression.references().toSeq()))
+    return list(each(expression.references().toSeq()))
 
 
 def _rdd_of(leaf: JavaObject) -> int:
-    return int(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else -1
+    return int(leaf.rdd().id()) if kind(leaf) == "LogicalRDD" else -1
 
 
 def _read(plan: JavaObject, inputs: Mapping[int, str], feeds: Mapping[str, Feed]) -> list[str]:
     """Return the inputs that a plan reads, each as often as it does. Raises ``_Stopped`` for what cannot be traced."""
-    for subquery in _each(plan.subqueriesAll()):
-        for leaf in _each(subquery.collectLeaves()):
+    for subquery in each(plan.subqueriesAll()):
+        for leaf in each(subquery.collectLeaves()):
             if inputs.get(_rdd_of(leaf)) in feeds:
                 raise _Stopped(f"a subquery reads all of {inputs[_rdd_of(leaf)]}")
     names = []
-    for leaf in _each(plan.collectLeaves()):
+    for leaf in each(plan.collectLeaves()):
         name = inputs.get(_rdd_of(leaf))
         if name is not None:
             names.append(name)
-        elif _kind(leaf) not in _CONSTANT:
-            raise _Stopped(f"it reads something that inputs= does not name, or keeps rows in a cache ({_kind(leaf)})")
+        elif kind(leaf) not in _CONSTANT:
+            raise _Stopped(f"it reads something that inputs= does not name, or keeps rows in a cache ({kind(leaf)})")
     return names
 
 
 def _leaves(node: JavaObject, spark: SparkSession, stopped_by: str = "") -> Iterator[_Leaf]:
-    if _kind(node) == "Filter" and (marker := _marker(node.condition())) is not None:
+    if kind(node) == "Filter" and (marker := _marker(node.condition())) is not None:
         child = node.child()
         if not child.children().size():
             yield _Leaf(node=child, expression=marker)
             return
-        below = _below_window(child, marker, spark) if _kind(child) == "Window" else None
+        below = _below_window(child, marker, spark) if kind(child) == "Window" else None
         if below is not None:
             yield from _leaves(below, spark)
             return
-        stopped_by = _kind(child)
+        stopped_by = kind(child)
     if not node.children().size():
         yield _Leaf(node=node, stopped_by=stopped_by)
-    for child in _each(node.children()):
+    for child in each(node.children()):
         yield from _leaves(child, spark, stopped_by)
 
 
 def _marker(condition: JavaObject) -> JavaObject | None:
     """Return what the filter of ``_marked`` hashes, if the condition includes this filter."""
-    if _kind(condition) == "And":
+    if kind(condition) == "And":
         return _marker(condition.left()) or _marker(condition.right())
-    is_marker = _kind(condition) == "EqualTo" and condition.right().sql() == f"{_SEED}L"
-    if not is_marker or _kind(condition.left()) != "XxHash64":
+    is_marker = kind(condition) == "EqualTo" and condition.right().sql() == f"{_SEED}L"
+    if not is_marker or kind(condition.left()) != "XxHash64":
         return None
     return condition.left().children().apply(0)
 
@@ -311,19 +304,17 @@ def _below_window(window: JavaObject, marker: JavaObject, spark: SparkSession) -
     In ``SELECT a AS b, lead(c) OVER (PARTITION BY a …)`` Spark does not see that a and b are equal.
     """
     below = window
-    while _kind(below) in _BY_PARTITION:
+    while kind(below) in _BY_PARTITION:
         below = below.child()
-    if _kind(below) != "Project" or _kind(marker) != "AttributeReference":
+    if kind(below) != "Project" or kind(marker) != "AttributeReference":
         return None
-    made = {one.exprId().id(): one.child() if _kind(one) == "Alias" else one for one in _each(below.projectList())}
+    made = {one.exprId().id(): one.child() if kind(one) == "Alias" else one for one in each(below.projectList())}
     wanted = made.get(marker.exprId().id())
-    columns = [one.exprId().id() for one in _each(below.output())]
-    for part in _each(window.partitionSpec()):
-        known = made.get(part.exprId().id()) if _kind(part) == "AttributeReference" else None
+    columns = [one.exprId().id() for one in each(below.output())]
+    for part in each(window.partitionSpec()):
+        known = made.get(part.exprId().id()) if kind(part) == "AttributeReference" else None
         if wanted is not None and known is not None and wanted.semanticEquals(known):
-            datasets = spark.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001
-            rows = DataFrame(datasets.ofRows(spark._jsparkSession, below), spark)  # noqa: SLF001
-            return _plan(_marked(rows, columns.index(part.exprId().id())))
+            return optimized(_marked(query_of(spark, below), columns.index(part.exprId().id())))
     return None
 
 
@@ -341,7 +332,7 @@ def _means_the_same(frame: DataFrame, expression: JavaObject, text: str) -> bool
     This is false for a second occurrence of an input, whose columns have other ids than the first one.
     """
     try:
-        made = _plan(frame.select(F.expr(text).alias("k"))).projectList().apply(0)
+        made = optimized(frame.select(F.expr(text).alias("k"))).projectList().apply(0)
     except PySparkException:
         return False  # such as a function that Spark uses inside only
-    return bool(expression.semanticEquals(made.child() if _kind(made) == "Alias" else made))
+    return bool(expression.semanticEquals(made.child() if kind(made) == "Alias" else made))

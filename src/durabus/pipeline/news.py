@@ -10,10 +10,10 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.model.statuses import Action
+from durabus.model.statuses import TERMINAL, Action
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG
-from durabus.pipeline.silver import events
+from durabus.pipeline.silver import attempts, events
 
 FEW_ENTRIES = 20_000
 """Maximum number of new entries that the driver keeps in memory. More are read from the table by each step."""
@@ -26,13 +26,12 @@ class News:
     A query on these rows needs no task that opens a file, so it takes a fraction of a second.
     """
 
-    def __init__(self, lake: Lake, first_seq: int, end: int) -> None:
+    def __init__(self, lake: Lake, first_seq: int, end: int, table: pa.Table) -> None:
         """``end`` is the ``seq`` after the newest entry."""
         self._lake = lake
         self.first_seq = first_seq
         self.end = end
-        entries = lake.read(EVENT_LOG.name).where((F.col("seq") >= first_seq) & (F.col("seq") < end))
-        self.table: pa.Table = entries.toArrow()
+        self.table = table
         """The new entries themselves."""
 
     @cached_property
@@ -77,17 +76,45 @@ class News:
         return self._lake.spark.createDataFrame(self.entries)
 
     @cached_property
+    def events_table(self) -> pa.Table:
+        """The new rows of ``silver.events``, in the driver's memory."""
+        return events(self.histories).toArrow()
+
+    @cached_property
     def events(self) -> DataFrame:
         """The new rows of ``silver.events``."""
-        return self._lake.spark.createDataFrame(events(self.histories).toArrow())
+        return self._lake.spark.createDataFrame(self.events_table)
+
+    @cached_property
+    def attempts_table(self) -> pa.Table:
+        """The new rows of ``silver.attempts``, in the driver's memory."""
+        return attempts(self.histories).toArrow()
+
+    @cached_property
+    def ended_before(self) -> list[int]:
+        """The ids of those events that had ended before the new entries."""
+        newest: dict[int, tuple[int, str]] = {}
+        for row in self.entries.select(["id", "seq", "status"]).to_pylist() if self.older else ():
+            if row["seq"] < self.first_seq:
+                entry = row["seq"], row["status"]
+                newest[row["id"]] = max(entry, newest.get(row["id"], entry))
+        return [one for one, (_, status) in newest.items() if status in TERMINAL]
 
 
 _FIRST = Action.PUBLISHED.value
 
 
-def read_news(lake: Lake, first_seq: int, end: int) -> News | None:
-    """Return the entries of bronze from ``first_seq`` on, if they are few; None if there are none or too many."""
-    return News(lake, first_seq, end) if 0 < end - first_seq <= FEW_ENTRIES else None
+def read_news(lake: Lake, first_seq: int, end: int, entries: pa.Table | None) -> News | None:
+    """Return the entries of bronze from ``first_seq`` on, if they are few; None if there are none or too many.
+
+    ``entries`` are these rows, if they were read already.
+    """
+    if not 0 < end - first_seq <= FEW_ENTRIES:
+        return None
+    if entries is None:
+        log = lake.read(EVENT_LOG.name).where((F.col("seq") >= first_seq) & (F.col("seq") < end))
+        entries = log.toArrow()
+    return News(lake, first_seq, end, entries)
 
 
 def in_ranges(column: str, ids: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.news import News
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import MERGED
-from durabus.pipeline.upserting import upsert
+from durabus.pipeline.upserting import Addition, of_keys, upsert
 
 INPUTS = "durabus.inputs"
 """The property of a projection's table with the versions of the inputs that it was made of, as JSON."""
@@ -47,6 +47,12 @@ def update_projection(
     tables = inputs or InputTables(lake)
     if seen is None or not is_made_by(lake, projection) or not has_read(lake, projection, tables):
         return rebuild_projection(lake, projection, tables)
+    trace = tables.trace(projection)
+    # Added twice, an entry would count twice. So the table must lack all of these entries, and none before them.
+    if trace.addition is not None and news is not None and news.first_seq == seen + 1:
+        added = tables.added(projection, news)
+        if added is not None:
+            return _add(lake, projection, trace.addition, *added)
     recent = news if news is not None and news.first_seq <= seen + 1 else None
 
     def changed(name: str) -> DataFrame:
@@ -125,6 +131,29 @@ def _update(
         else:
             lake.merge(made, projection.table, key, of=_replaced(lake, projection, trace, made, keys))
     _keep(lake, projection, versions)
+    return count
+
+
+def _add(lake: Lake, projection: Projection, addition: Addition, new: DataFrame, count: int) -> int:
+    """Add new rows of the input to the rows of the projection. Returns ``count``, the number of changed rows."""
+    parts = addition.parts_of_new(new)
+    made = parts.toArrow()
+    if not len(made):
+        return count
+    keys = made.select(addition.key)
+    condition = of_keys(keys)
+    table = lake.read(projection.table)
+    if condition is None:
+        of = F.broadcast(lake.spark.createDataFrame(keys))
+        before = _having(table, [F.col(f"`{column}`") for column in addition.key], of)
+    else:
+        before = table.where(condition)
+    rows = addition.rows(lake.spark.createDataFrame(made, parts.schema).union(addition.parts_of_rows(before)))
+    if condition is None:
+        lake.merge(rows, projection.table, addition.key)
+    else:
+        lake.replace_where(rows.coalesce(1), projection.table, condition)
+    keep_maker(lake, projection)
     return count
 
 

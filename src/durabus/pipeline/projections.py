@@ -230,18 +230,7 @@ def latest_state(entity: str, **options: Any) -> Projection:
 
     def build(events: DataFrame) -> DataFrame:
         newest = F.max(F.struct("first_seq", "type", "status", "event_id", "published_at", "payload")).alias("newest")
-        return (
-            events.groupBy(entity)
-            .agg(newest, F.count("*").alias("events"))
-            .select(
-                entity,
-                *(
-                    F.col(f"newest.{name}").alias(name)
-                    for name in ("type", "status", "event_id", "published_at", "payload")
-                ),
-                "events",
-            )
-        )
+        return events.groupBy(entity).agg(newest, F.count("*").alias("events")).select(entity, "newest.*", "events")
 
     options.setdefault("name", f"latest_{entity}")
     return Projection(key=_payload_key(entity), build=build, **options)
@@ -255,7 +244,7 @@ def journeys(entity: str, **options: Any) -> Projection:
         ordered = events.groupBy(entity).agg(F.sort_array(F.collect_list(step)).alias("steps"))
         times = F.transform("steps", lambda one: F.unix_micros(one["published_at"]))
         return ordered.select(
-            entity,
+            *(entity, "steps"),
             F.transform("steps", lambda one: one["type"]).alias("path"),
             _between(times).alias("between_ms"),
             F.element_at("steps", 1)["published_at"].alias("began_at"),

@@ -181,7 +181,7 @@ class Pipeline:
 
         def archived() -> Done:
             done = archive.run(lambda total: self._listener.moves(total - since.rows), since=since)
-            self._news = read_news(self._lake, since.rows, done.total)
+            self._news = read_news(self._lake, since.rows, done.total, archive.entries)
             return done.rows, done.total - 1
 
         def verified() -> Done:

@@ -54,14 +54,20 @@ def check_latest(files: Files, table: str, entity: str) -> None:
         row = found[name]
         assert (row.pop(entity), row.pop("events")) == (name, len(group))
         assert decoded(row.pop("payload")) == group[-1]["newest"]
-        assert row == {key: group[-1][key] for key in ("type", "status", "event_id", "published_at")}
+        assert row == {key: group[-1][key] for key in ("first_seq", "type", "status", "event_id", "published_at")}
 
 
 def check_journeys(files: Files, table: str, entity: str) -> None:
     expected = []
     for name, group in by_entity(files, entity).items():
         times = [one["published_at"] for one in group]
-        row = {entity: name, "path": [one["type"] for one in group], "began_at": times[0], "last_at": times[-1]}
+        steps = [{name: one[name] for name in ("first_seq", "type", "published_at")} for one in group]
+        row = {"steps": steps} | {
+            entity: name,
+            "path": [one["type"] for one in group],
+            "began_at": times[0],
+            "last_at": times[-1],
+        }
         row["between_ms"] = [_ms(begin, end) for begin, end in pairwise(times)]
         expected.append(row | {"total_ms": _ms(times[0], times[-1])})
     expect_rows(files.read(table), expected, [entity])
