@@ -70,6 +70,7 @@ async def serve() -> list[str]:
     bus.on("order.*", id="audit", timeout=5.0)(audit)
     assert_type(bus.subscribe("parcel.*", weigh, batch=10, within=0.01), str)
     bus.on("price.quote")(price)
+    bus.every("0 3 * * *", tz="Europe/Oslo")(audit)
     async with bus as started:
         assert_type(started, EventBus)
         assert_type(await bus.publish(OrderPlaced(item="lamp", amount=40)), str)
