@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "durabus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FILE_LIMIT = 450
-PYTHON_LINES_LIMIT = 74_500
+PYTHON_LINES_LIMIT = 75_000
 """The source had 70,676 lines on 2026-11-18, and the schedules need more. To raise the limit is a decision, made with
 the feature that needs it."""
 LATER_FEATURES = {
