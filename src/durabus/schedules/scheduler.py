@@ -35,6 +35,10 @@ LOOK_EVERY = 5.0
 """Maximum seconds until a node finds a due state without a hint."""
 FIRST_DELAY, LONGEST_DELAY = 10.0, 3_600.0
 """Seconds until a state that this node could not handle is tried again, twice as long each time."""
+STOP_WITHIN = 1.0
+"""Seconds that a shutdown waits for the store to take what a node has decided."""
+AWAY_GRACE = 0.25
+"""Seconds that a shutdown waits for cancelled calls of a store that is away."""
 STATES_KEPT = 10_000
 """How many ended states of all schedules of a bus the store keeps."""
 TRIM_AFTER = 1_000
@@ -98,17 +102,22 @@ class Scheduler:
         self._poller.nudge()
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
-        """Finish what is under way within ``timeout`` seconds, and claim nothing more. Repeatable."""
+        """Finish what is under way, and claim nothing more. Repeatable.
+
+        It waits a second at most, and less than the worker does for a store that is away. What it still holds then is
+        free when the lease is over.
+        """
         if self._stopping or not self._tasks:
             return
         self._stopping = True
         self._wake.set()
         serving, listening = self._tasks
         listening.cancel()
-        await asyncio.wait({serving}, timeout=timeout)
+        await asyncio.wait({serving}, timeout=min(timeout, STOP_WITHIN))
         serving.cancel()
-        await asyncio.wait(self._tasks, timeout=1.0)
-        await self._watch.leave(self._holds)
+        # The worker of the bus uses the watch too. It stops after this, and tells the store.
+        self._watch.drop(self._holds)
+        await asyncio.wait(self._tasks, timeout=AWAY_GRACE)
 
     def _holds(self) -> bool:
         return bool(self._holding)
