@@ -1,11 +1,18 @@
 """For schemathesis: rules that JSON Schema cannot say.
 
-Whole numbers have 64 bits, and no point. An event is due before it expires, and has one of ``delay`` and ``at``.
+Whole numbers have 64 bits, and no point. An event is due before it expires, and has one of ``delay`` and ``at``. A
+schedule has one of ``cron`` and ``every``, and a time zone that exists. For Python, a number such as ``²`` is a word
+character.
 """
 
+import unicodedata
 from typing import Any
+from urllib.parse import unquote
 
 import schemathesis
+
+from durabus.model.limits import MAX_NAME_CHARS
+from durabus.schedules.timing import MAX_CRON_CHARS
 
 LIMIT = 2**63
 
@@ -16,8 +23,38 @@ def filter_body(_context: schemathesis.HookContext, body: Any) -> bool:
 
 
 @schemathesis.hook
+def filter_path_parameters(_context: schemathesis.HookContext, path_parameters: Any) -> bool:
+    text = "".join(unquote(str(value)) for value in (path_parameters or {}).values())
+    return "No" not in map(unicodedata.category, text)
+
+
+@schemathesis.hook
 def map_body(_context: schemathesis.HookContext, body: Any) -> Any:
     return with_one_time(without_points(body))
+
+
+@schemathesis.hook
+def before_call(_context: schemathesis.HookContext, case: schemathesis.Case[Any], _kwargs: dict[str, Any]) -> None:
+    """Examples of the document of the API come here alone, and not to ``map_body``."""
+    if case.operation.path == "/schedules/{name}":
+        case.body = with_one_rhythm(case.body)
+
+
+def with_one_rhythm(body: Any) -> Any:
+    """Give a schedule a rhythm and a time zone that exist. What the document of the API refuses stays as it is."""
+    if not isinstance(body, dict):
+        return body
+    cron, every, zone = (body.get(name) for name in ("cron", "every", "tz"))
+    changed: dict[str, Any] = {}
+    if isinstance(cron, str) and len(cron) <= MAX_CRON_CHARS:
+        changed["cron"] = "*/5 * * * *" if every is None else None
+    elif cron is None and every is None:
+        changed["every"] = 30
+    if isinstance(zone, str) and len(zone) <= MAX_NAME_CHARS:
+        changed["tz"] = "Europe/Oslo"
+    if body.get("catch_up") == "all" and body.get("overlap", "skip") == "skip":
+        changed["overlap"] = "parallel"
+    return {**body, **changed}
 
 
 def with_one_time(body: Any) -> Any:

@@ -33,7 +33,10 @@ MAX_STATES = 1_000
 NOT_FOUND = {404: DocumentedResponse("The bus has no schedule of this name, or this token may not see it.")}
 CHANGED = {409: DocumentedResponse("Others kept changing the schedule, or this token may not see it.")}
 PathName = Annotated[
-    str, PathParameter(min_length=1, max_length=MAX_SCHEDULE_CHARS, description="The name of the schedule.")
+    str,
+    PathParameter(
+        min_length=1, max_length=MAX_SCHEDULE_CHARS, pattern=NAME_PATTERN, description="The name of the schedule."
+    ),
 ]
 OptionalReason = Annotated[
     str | None,

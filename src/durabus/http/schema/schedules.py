@@ -22,9 +22,9 @@ class PutScheduleDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
 
     type: TypeName
     payload: Any = None
-    cron: Annotated[str, Meta(max_length=MAX_CRON_CHARS, examples=["*/5 * * * *"])] | None = None
-    every: Annotated[float, Meta(ge=MIN_EVERY, le=MAX_SECONDS, description="Seconds.", examples=[30])] | None = None
-    tz: Annotated[str, Meta(max_length=MAX_NAME_CHARS, examples=["Europe/Oslo"])] = "UTC"
+    cron: Annotated[str, Meta(max_length=MAX_CRON_CHARS, description="Such as `*/5 * * * *`.")] | None = None
+    every: Annotated[float, Meta(ge=MIN_EVERY, le=MAX_SECONDS, description="Seconds.")] | None = None
+    tz: Annotated[str, Meta(max_length=MAX_NAME_CHARS, description="Such as `Europe/Oslo`.")] = "UTC"
     catch_up: CatchUp = CatchUp.ONE
     overlap: Overlap = Overlap.SKIP
     tags: TagsOrNone = ""
