@@ -127,6 +127,7 @@ class Scheduling(Requesting):
                 self.store,
                 self.name,
                 takeover=self._options.takeover,
+                outage=self._registry.outage,
                 nodes=self._registry.nodes,
                 prepare=self._declare,
             )

@@ -22,12 +22,14 @@ from durabus.schedules.schedule import Overlap, Schedule, ScheduleAction, state_
 from durabus.schedules.schedules import REPLACED
 from durabus.schedules.timing import milliseconds
 from durabus.store.contract import EventStore
-from durabus.store.outage import Outage
+from durabus.store.outage import LATE, Outage
 from durabus.worker.poller import Poller
 from durabus.worker.process_watch import ProcessWatch
 
 logger = logging.getLogger("durabus.schedules")
 
+SCHEDULES = "schedules"
+"""The name of this caller, if it shares an outage with the worker of the bus."""
 CLAIMED_AT_ONCE = 100
 LEASE = 10.0
 """Seconds. A worker holds a state for milliseconds; this is how long one that stands still delays a tick."""
@@ -60,6 +62,7 @@ class Scheduler:
         bus: str,
         *,
         takeover: Takeover = Takeover.PRESENCE,
+        outage: Outage | None = None,
         nodes: Callable[[], int] = lambda: 1,
         prepare: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
@@ -67,7 +70,7 @@ class Scheduler:
         self._bus = bus
         self._prepare = prepare
         self._wake = asyncio.Event()
-        self._outage = Outage(logger, f"the store of the schedules of bus {bus!r} fails")
+        self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         self._poller = Poller(
             store,
             state_bus(bus),
@@ -76,6 +79,7 @@ class Scheduler:
             nodes=nodes,
             outage=self._outage,
             polls=lambda: self._knows_any,
+            first_line=LATE,  # the worker of the bus reports it too
         )
         self._watch = ProcessWatch.of(store, takeover)
         self._lease = max(LEASE, 2 * store.features.minimum_lease)
@@ -148,11 +152,11 @@ class Scheduler:
                 if asked is not None:
                     self._poller.on_claimed(len(claims), asked.limit)
                     asked = None
-                self._outage.answered()
+                self._outage.answered(SCHEDULES)
             except StoreClosedError:
                 return
             except Exception as error:  # noqa: BLE001  (whatever it was, the schedules go on)
-                pause = self._outage.failed(error, unforeseen=not isinstance(error, DurabusError))
+                pause = self._outage.failed(error, SCHEDULES, unforeseen=not isinstance(error, DurabusError))
                 await asyncio.sleep(pause)
 
     def _request(self) -> ClaimRequest:

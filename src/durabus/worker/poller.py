@@ -37,7 +37,8 @@ class Poller:
     """Tells the worker to claim as long as claims bring full batches; once they do not, it waits for hints.
 
     ``nodes`` returns how many nodes serve the bus. ``polls`` returns whether to claim after a wait without a hint;
-    the wait itself has looked for events that are due.
+    the wait itself has looked for events that are due. ``first_line`` is the age in seconds at which missing hints are
+    first logged.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Poller:
         nodes: Callable[[], int],
         outage: Outage | None = None,
         polls: Callable[[], bool] = lambda: True,
+        first_line: float = 0.0,
     ) -> None:
         self._store = store
         self._bus = bus
@@ -60,7 +62,8 @@ class Poller:
         self._outage = outage
         self.heard: Callable[[], None] | None = None
         """Called after each hint and each poll."""
-        self._no_hints = Outage(logger, f"the store gives no hints of new work, bus {bus!r} is polled")
+        what = f"the store gives no hints of new work, bus {bus!r} is polled"
+        self._no_hints = Outage(logger, what, first_line=first_line)
         # It begins with a wait for hints: most buses are empty at the start, and that wait costs less than a claim.
         self._should_look = False
         self._rests = 0
