@@ -55,9 +55,10 @@ class Shutdown:
     async def run(self, worker: Worker | None, scheduler: Scheduler | None, limit: float) -> None:
         """Store what was emitted, stop the worker within ``limit`` seconds, then end the other parts."""
         await self._publisher.flush(limit)
-        if scheduler is not None:
-            await scheduler.stop(limit)
         if worker is not None:
+            if scheduler is not None:
+                with worker.resting():  # it stops after the scheduler, and claims nothing meanwhile
+                    await scheduler.stop(limit)
             await worker.stop(limit)
             self.store_is_away = worker.store_is_away
         ending = self._publisher.give_up_sending()

@@ -108,8 +108,8 @@ class Worker:
         self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
         self._outage = outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         self._noticing_silence = self._outage.noticing_silence if _may_be_silent(store) else nullcontext
-        interval, nodes = options.poll_interval, missing.nodes
-        self._poller = Poller(store, bus, poll_interval=interval, wake=wake, nodes=nodes, outage=outage)
+        poller = Poller(store, bus, poll_interval=options.poll_interval, wake=wake, nodes=missing.nodes, outage=outage)
+        self._poller, self.resting = poller, poller.resting
         self._watch, self._keeper = ProcessWatch.of(store, options.takeover), (keeper := Keeper(store))
         self._slots = Slots(
             dispatcher,
