@@ -205,7 +205,7 @@ class Scheduler:
                 settlement = Complete(claim.ref)
             decided.append(settlement)
         if following:
-            # Two steps: once the next state is stored, nobody looks for the ticks of this one any more.
+            # Two steps: once the store has the next state, no node looks for the ticks of this one.
             await self._store.add_events(published)
             await self._store.add_events(following)
         return decided
